@@ -72,13 +72,14 @@ $(VENV)/installed-docs: $(VENV)/created pyproject.toml $(CONSTRAINTS)
 	@$(call install,.[docs],batchchol and what its site needs)
 	@touch $@
 
-# Byte code by all cores, where pip uses one; some packages come with files that are not Python's.
+# Byte code by all cores, where pip uses one, but not of other packages' tests, a third of all; some packages come with files
+# that are not Python's.
 define install
 	toolkit=$$(.ci/prerequisites "$(PYTHON)" $(if $(WITH_GPU),gpu)) || exit 1; \
 	$(if $(WITH_GPU),$(check_pycuda)) \
 	echo "Installing $(2) into $(VENV): 1 to 3 minutes$(if $(WITH_GPU),$(comma) and about 10 where PyCUDA is compiled)"; \
 	PATH="$${toolkit:+$$toolkit/bin:}$$PATH" $(INSTALL) --editable '$(1)' || exit 1; \
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/site-packages/.*/tests/' $(VENV)/lib batchchol kernelgen benchmarks || true
 endef
 
 # PyCUDA takes the toolkit of the first nvcc on the PATH, even if that is a script which starts another one.

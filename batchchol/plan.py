@@ -147,7 +147,7 @@ def problem_of(n: int, dtype: str, upper: bool, math: str | None, op: str = "pot
 def kernel_choice(
     op: str, device: Backend, form: Form, upper: bool, given: KernelSpec | None, math: str | None, *, argument: str
 ) -> KernelSpec:
-    """By which kernel an operation is done on a batch of this form: given, or the best in a math.
+    """The kernel by which an operation is done on a batch of this form: given, or the best in a math.
 
     `argument` is what the caller calls the batch. Choices are kept for the next call.
 

@@ -68,7 +68,7 @@ class ProgressDisplay:
 
 
 def describe(progress: Progress) -> str:
-    """Such as ``"12 of 80 kernels, 1 failed, 0:31, about 2:40 left"``."""
+    """The progress in words, such as ``"12 of 80 kernels, 1 failed, 0:31, about 2:40 left"``."""
     parts = [f"{progress.done} of {progress.total} {progress.things}"]
     parts += [f"{progress.failed} failed"] * (progress.failed > 0) + [minutes(progress.seconds)]
     if progress.seconds_left is not None and progress.done < progress.total:
@@ -77,7 +77,7 @@ def describe(progress: Progress) -> str:
 
 
 def minutes(seconds: float) -> str:
-    """Such as ``"2:05"``."""
+    """A duration such as ``"2:05"``."""
     return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 

@@ -1,4 +1,4 @@
-"""From what a kernel is to its source text: pure Python and jinja2, no NumPy, no device, no files written."""
+"""From the description of a kernel to its source text: Python and jinja2, no NumPy, no device, no files written."""
 
 from kernelgen.emit import generate
 from kernelgen.emit.source import GENERATOR_VERSION, KernelSource, Launch

@@ -1,4 +1,4 @@
-"""What GPUs are made of, as far as kernels' shapes depend on it."""
+"""Properties of GPUs that kernels' shapes depend on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ WARP, SCHEDULERS = 32, 4
 # What one instruction moves between registers and shared memory, and what its banks serve at a time.
 PIECE_BYTES = 16
 BANKS_BYTES = 128
-# What an H200's memory hands out at least, of which the caches keep sectors of half that size.
+# The least that an H200's memory hands out; the caches keep sectors of half that size.
 MEMORY_BYTES = 64
 # A line of the caches.
 LINE_BYTES = 128

@@ -88,7 +88,7 @@ class Operation:
 
     @cached_property
     def in_batches(self) -> tuple[bool, ...]:
-        """Of each argument, whether it is a batch, else an array."""
+        """Whether each argument is a batch, or else an array."""
         return tuple(argument.in_batch for argument in self.arguments)
 
     @cached_property
@@ -161,7 +161,7 @@ _LOGDET = Argument("logdet", "scalar", written=True, packed=False)
 
 
 def _with_logdet(operation: Operation) -> tuple[Argument, ...]:
-    """Its arguments, and the logarithm of each determinant before the info."""
+    """The arguments of an operation, and the logarithm of each determinant before the info."""
     return (*operation.arguments[:-1], _LOGDET, operation.arguments[-1])
 
 

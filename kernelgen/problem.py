@@ -1,4 +1,4 @@
-"""What is computed, and where its matrices lie: frozen descriptions that refuse what cannot be built."""
+"""Frozen descriptions of what is computed and where its matrices lie, which refuse what cannot be built."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where element (i, j) of matrix m lies.
+    """The place of element (i, j) of matrix m in memory.
 
     `order` is the order of the elements of one matrix: "row" (NumPy's) or "col" (LAPACK's). `chunk` is the
     number of matrices interleaved together, and belongs to the chunked layout alone.

@@ -40,5 +40,5 @@ def integer(field: str, got: object, low: int, high: int) -> int:
 
 
 def keep_integer(description: object, field: str, low: int, high: int) -> None:
-    """Have a field of a frozen description be the plain int of an integer in this range; refuse everything else."""
+    """Make a field of a frozen description the plain int of an integer in this range; refuse everything else."""
     object.__setattr__(description, field, integer(field, getattr(description, field), low, high))

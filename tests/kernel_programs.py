@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from batchchol.artifacts.c_library import COMMON_FLAGS
 from kernelgen import KernelSource, KernelSpec, generate
 
+from .system_headers import read_ahead
+
 Array = NDArray[Any]
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
@@ -74,8 +76,11 @@ int main(int count, char **arguments)
 
 def compile_source(compiler: str, source: KernelSource, output: Path, *options: str | Path) -> None:
     """Compile with every warning an error; a failure quotes the compiler."""
+    flags = (*COMMON_FLAGS, *WARNINGS, *source.flags, *(option for option in options if str(option).startswith("-")))
+    files = [option for option in options if not str(option).startswith("-")]
+    headers = read_ahead((compiler, *map(str, flags)))
     done = subprocess.run(
-        [compiler, "-x", "c", "-", "-x", "none", *COMMON_FLAGS, *WARNINGS, *source.flags, *options, "-o", output],
+        [compiler, *headers, "-x", "c", "-", "-x", "none", *flags, *files, "-o", output],
         input=source.text,
         capture_output=True,
         text=True,

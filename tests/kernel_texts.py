@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from batchchol import default_spec
 from kernelgen import MAX_N, TARGETS, KernelSpec, generate
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, straight_line_operations
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, straight_line_operations
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = Path(__file__).with_suffix(".csv")

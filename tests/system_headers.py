@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from batchchol.artifacts.c_compiler import find_compiler
@@ -22,35 +25,59 @@ _TEXT = """#include <stddef.h>
 #include <immintrin.h>
 #endif
 """
-# GCC's passes that take half the time of -O3, and change no result: what is fused, and what is inlined, stays.
+# GCC's passes that take over half the time of -O3, and change no result: what is fused, and what is inlined, stays.
 _LEFT_OUT = (
     "-fira-algorithm=priority",
+    "-fno-branch-count-reg",
+    "-fno-caller-saves",
     "-fno-code-hoisting",
+    "-fno-compare-elim",
+    "-fno-cprop-registers",
     "-fno-crossjumping",
+    "-fno-cse-follow-jumps",
+    "-fno-dse",
+    "-fno-forward-propagate",
     "-fno-gcse",
     "-fno-gcse-after-reload",
+    "-fno-guess-branch-probability",
+    "-fno-if-conversion",
+    "-fno-if-conversion2",
     "-fno-ipa-cp",
     "-fno-ipa-icf",
     "-fno-ipa-modref",
     "-fno-ipa-sra",
     "-fno-ipa-vrp",
     "-fno-ivopts",
+    "-fno-move-loop-invariants",
+    "-fno-optimize-sibling-calls",
     "-fno-peel-loops",
     "-fno-predictive-commoning",
     "-fno-ree",
+    "-fno-reorder-blocks",
     "-fno-rerun-cse-after-loop",
     "-fno-schedule-insns2",
+    "-fno-shrink-wrap",
     "-fno-split-loops",
     "-fno-split-paths",
+    "-fno-ssa-phiopt",
+    "-fno-thread-jumps",
     "-fno-tree-bit-ccp",
+    "-fno-tree-ccp",
+    "-fno-tree-copy-prop",
     "-fno-tree-dominator-opts",
     "-fno-tree-dse",
+    "-fno-tree-forwprop",
     "-fno-tree-fre",
+    "-fno-tree-loop-distribute-patterns",
     "-fno-tree-loop-distribution",
+    "-fno-tree-loop-im",
+    "-fno-tree-loop-ivcanon",
     "-fno-tree-loop-vectorize",
     "-fno-tree-pre",
     "-fno-tree-pta",
+    "-fno-tree-scev-cprop",
     "-fno-tree-slp-vectorize",
+    "-fno-tree-switch-conversion",
     "-fno-tree-tail-merge",
     "-fno-tree-vrp",
     "-fno-unswitch-loops",
@@ -68,7 +95,7 @@ def compiler_command(folder: Path) -> str | None:
         return None
     if "gcc version" not in compiler.identity or any(os.environ.get(name) for name in ("BATCHCHOL_CC", "CC")):
         return None
-    header, command = folder / "system.h", (*compiler.command, *_left_out(compiler.command))
+    header, command = folder / "system.h", (*compiler.command, *_left_out(compiler.command), *faster_linker())
     (folder / "system.h.gch").mkdir(parents=True, exist_ok=True)
     header.write_text(_TEXT)
     # First those that no other worker is at, then those that one was at, in case it failed.
@@ -81,6 +108,27 @@ def compiler_command(folder: Path) -> str | None:
     return shlex.join([*command, "-include", str(header)])
 
 
+@cache
+def read_ahead(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Options that have a GCC with these flags find the system's headers read; none for another compiler."""
+    if Path(command[0]).name not in ("cc", "gcc"):
+        return ()
+    name = hashlib.sha256(shlex.join(command).encode()).hexdigest()[:16]
+    header = Path(os.environ["BATCHCHOL_CACHE"]).with_name(f"headers-{name}") / "system.h"
+    header.parent.mkdir(parents=True, exist_ok=True)
+    with open(header.with_name("lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        header.write_text(_TEXT)
+        made = _made(header, header.with_suffix(".h.gch"), (*command, "-x", "c-header"))
+    return ("-include", str(header)) if made else ()
+
+
+@cache
+def faster_linker() -> tuple[str, ...]:
+    """The option that has GNU's faster linker link, where it is installed."""
+    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+
+
 def _left_out(command: Sequence[str]) -> tuple[str, ...]:
     """Nothing, if this GCC does not know all of them."""
     words = [*command, *_LEFT_OUT, "-fsyntax-only", "-x", "c", os.devnull]
@@ -88,13 +136,17 @@ def _left_out(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _precompile(header: Path, target: str, command: Sequence[str]) -> bool:
-    """Whether the header is there for a target; half written it has another name."""
-    precompiled = header.with_suffix(".h.gch") / target
+    """Whether the header is there for a target."""
+    flags = (*COMMON_FLAGS, *SIMD_TARGETS[target].flags, "-fPIC", "-x", "c-header")
+    return _made(header, header.with_suffix(".h.gch") / target, (*command, *flags))
+
+
+def _made(header: Path, precompiled: Path, command: Sequence[str]) -> bool:
+    """Whether a precompiled header is there; half written it has another name."""
     if precompiled.exists():
         return True
-    flags = (*COMMON_FLAGS, *SIMD_TARGETS[target].flags, "-fPIC", "-x", "c-header")
-    made = header.with_name(f"{target}.gch")
-    if subprocess.run([*command, *flags, header, "-o", made], check=False).returncode:
+    made = header.with_name(f"{precompiled.name}.made")
+    if subprocess.run([*command, header, "-o", made], check=False).returncode:
         return False
     made.replace(precompiled)
     return True

@@ -1,1 +1,1 @@
-"""What takes several launches."""
+"""Algorithms that take several launches."""

@@ -121,6 +121,6 @@ class DeviceCalls:
 
 @cache
 def side_stream(gpu: Device) -> int:
-    """The address of the stream for what goes on beside other work, and goes first where one alone has room."""
+    """The address of the stream for work beside other work, which has priority where only one has room."""
     with gpu.at_hand("making a stream"):
         return gpu.driver.urgent_stream()

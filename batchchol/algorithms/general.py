@@ -182,7 +182,7 @@ class LuFactorThenSolve(OnGpu):
 
     @classmethod
     def by_panels(cls, n: int, dtype: str) -> Self:
-        """Both for orders that no kernel has."""
+        """A factorization and a solution for orders that no kernel has."""
         return cls(n, dtype, LuFactorization(n, dtype), LuSolution(n, dtype))
 
     def launch(self, addresses: Sequence[int], nrhs: int, batch: int, layout: Layout, stream: Any = None) -> Any:

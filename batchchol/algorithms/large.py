@@ -157,7 +157,7 @@ def _counted(gpu: Device, how: Plan, n: int, batch: int, stream: Any) -> int:
 
 
 class _Zeros:
-    """As many words of zeros as were asked for at most."""
+    """The most words of zeros that were asked for so far."""
 
     def __init__(self) -> None:
         self._array, self._words = None, 0

@@ -1,4 +1,4 @@
-"""What algorithms of several launches have in common that are called as a kernel of a GPU is."""
+"""The common part of algorithms of several launches, which are called like a GPU's kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class OnGpu:
 
     @property
     def gpu(self) -> Device:
-        """Where it runs."""
+        """The GPU that it runs on."""
         return device()
 
     def copy(self, source: int, target: int, size: int, stream: Any) -> None:

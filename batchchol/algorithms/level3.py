@@ -52,7 +52,7 @@ class Level3(Protocol):
         """C - A B^T in place of C."""
 
     def beside(self) -> Self:
-        """Calls on the same matrices whose work goes on beside that of these: each begins when it can."""
+        """Calls on the same matrices whose work runs beside that of these: each begins when it can."""
 
     def wait_for(self, other: Self) -> None:
         """Have the work of later calls begin when what the others have been given is done."""

@@ -34,12 +34,12 @@ class OnChip:
 
     @property
     def name(self) -> str:
-        """It in a few words."""
+        """A few words for it."""
         beside = f", {self.resident} a multiprocessor" if self.resident > 1 else ""
         return f"on chip, {self.warps} warps to a matrix{beside}"
 
     def spec(self, n: int) -> KernelSpec:
-        """Its kernel of order n, which works out of place and in place.
+        """The spec of the kernel of order n, which works out of place and in place.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class OnChip:
 
 
 def on_chip(n: int, dtype: str, order: str) -> OnChip | None:
-    """What factors matrices of order n, if they fit: as was fast."""
+    """The way to factor matrices of order n on chip that was fast, if they fit."""
     fitting = [choice for most, *choice in _CHOSEN[dtype] if n <= most]
     return OnChip(dtype, order, *fitting[0]) if fitting else None
 
@@ -68,5 +68,5 @@ def all_on_chip(n: int, dtype: str) -> Iterator[OnChip]:
 
 @lru_cache(maxsize=256)
 def kernel(how: OnChip, n: int) -> KernelSource:
-    """Its kernel of order n; an item is a matrix. Arguments: matrices, factors, info, 1 and the batch."""
+    """The kernel of order n; an item is a matrix. Arguments: matrices, factors, info, 1 and the batch."""
     return generate(how.spec(n))

@@ -1,4 +1,4 @@
-"""Which plan a GPU's larger matrices are factored by: what its user measured there, else what the library ships."""
+"""The plan that a GPU's larger matrices are factored by: the user's, measured there, else the library's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(gpu: Device, n: int, batch: int, dtype: str, upper: bool) -> Chosen:
-    """How `batch` matrices of order n are factored on a GPU where nothing else is asked for."""
+    """The default plan for `batch` matrices of order n on a GPU."""
     return _chosen(gpu.model, gpu.architecture, n, batch, dtype, upper, generation())
 
 

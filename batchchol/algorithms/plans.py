@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """It in a few words."""
+        """A few words for it."""
         if isinstance(self.panel, OnChip):
             return self.panel.name
         tiles = f"tiles of {self.panel.nb} by {self.panel.ib}, {self.panel.threads} threads"
@@ -126,7 +126,7 @@ def plan_of(values: Mapping[str, Any], dtype: str, order: str) -> Plan:
 
 @lru_cache(maxsize=256)
 def plan(n: int, batch: int, dtype: str, upper: bool) -> Plan:
-    """How `batch` matrices of order n are factored where nothing else is asked for: as was the fastest."""
+    """The default plan for `batch` matrices of order n: the fastest that was measured."""
     order = "col" if upper else "row"
     if whole := on_chip(n, dtype, order):
         return Plan(whole, None)

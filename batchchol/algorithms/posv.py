@@ -21,8 +21,9 @@ from kernelgen import KernelSpec, Layout
 from kernelgen.gpu import WARP
 from kernelgen.targets import ELEMENT_BYTES
 
-# What the factors of a slice may take. Slices whose factors stay in the cache leave multiprocessors idle while their
-# first blocks load and their last ones end: on an H200 the whole took 44 to 81% of their time (n = 48 and 64).
+# The memory that the factors of a slice may take. Slices whose factors stay in the cache leave multiprocessors idle
+# while their first blocks load and their last ones end: on an H200 the whole took 44 to 81% of their time (n = 48 and
+# 64).
 WORKSPACE_BYTES = 4 << 30
 _INFO_BYTES = np.dtype(np.int32).itemsize
 
@@ -40,7 +41,7 @@ class FactorThenSolve:
 
     @property
     def gpu(self) -> Device:
-        """Where it runs."""
+        """The GPU that it runs on."""
         return self.solve.gpu
 
     @property
@@ -50,7 +51,7 @@ class FactorThenSolve:
 
     @property
     def spec(self) -> KernelSpec:
-        """That of the kernel that solves."""
+        """The spec of the kernel that solves."""
         return self.solve.spec
 
     def __call__(self, *arrays: Any, threads: int, stream: Any = None) -> None:

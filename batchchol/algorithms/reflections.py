@@ -64,7 +64,7 @@ class QrCalls:
 
     @property
     def reflectors(self) -> int:
-        """Those of a matrix."""
+        """Reflectors of a matrix."""
         return min(self.factors.m, self.factors.n)
 
     @property

@@ -1,4 +1,4 @@
-"""What the public calls ask of their arguments, in the same words."""
+"""Checks of arguments that the public calls share, in the same words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def contiguous(argument: str, given: NDArray[Any], dtype: np.dtype[np.floating])
 
 
 def check_square(argument: str, shape: tuple[int, ...]) -> None:
-    """Refuse what are no square matrices (..., n, n)."""
+    """Refuse anything but square matrices (..., n, n)."""
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise ValueError(f"{argument}: got shape {tuple(shape)}, expected square matrices (..., n, n)")
 
@@ -79,7 +79,7 @@ def is_general(assume_a: Any, **triangular: Any) -> bool:
 
 
 def check_threads(threads: Any) -> None:
-    """Refuse what is no number of threads, nor None."""
+    """Refuse anything but a number of threads or None."""
     if threads is not None and (whole(threads) or 0) < 1:
         raise ValueError(f"threads: got {threads!r}, expected a positive integer")
 

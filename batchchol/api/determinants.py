@@ -98,7 +98,7 @@ def slogdet_ex(
 
 
 def _of_general(a: Any, backend: str | None, wanted: Wanted) -> LogDeterminantInfo:
-    """Of general matrices, by the diagonals of U and the number of exchanges."""
+    """Determinants of general matrices, by the diagonals of U and the number of exchanges."""
     if hasattr(a, "__cuda_array_interface__") or (isinstance(a, Batch) and a.backend != "cpu"):
         return _of_general_there(a, backend, wanted)
     lu, pivots, info = lu_factor_ex(

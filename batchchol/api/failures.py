@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from batchchol.batches.batch import Batch
 
+_INFO = np.dtype(np.int32)
+
 
 def raise_failures(info: Any, a: Any, upper: bool, instead: str) -> None:
     """Refuse matrices whose info is not 0; `a` holds them, None if it does not any more.
@@ -55,7 +57,14 @@ def _on_host(info: Any) -> NDArray[np.int32]:
     if isinstance(info, np.ndarray):
         return info
     from batchchol.backends.cuda import gpus, memory
+    from batchchol.backends.cuda.arrays.libraries import library_of
 
+    library = library_of(info)
+    seen = None if library is None else library.seen(info)
+    if seen is not None:
+        address, shape, _, gpu = seen
+        with gpus.on(gpu):
+            return memory.fetched(address, tuple(shape), _INFO)
     with gpus.on(memory.gpu_of(info)):
         return memory.to_host(memory.as_gpuarray(info, "info"))
 

@@ -209,7 +209,7 @@ def lu_solve(
 
 
 def _of_array(a: ArrayLike, backend: str, wanted: Wanted, in_place: bool) -> LUInfo:
-    """Of an array (..., n, n) of the host."""
+    """LU factorizations of an array (..., n, n) of the host."""
     given = square_matrices("a", a)
     *outer, n, _ = given.shape
     wanted.check_array(n, given.dtype)
@@ -233,7 +233,7 @@ def _of_array(a: ArrayLike, backend: str, wanted: Wanted, in_place: bool) -> LUI
 
 
 def _of_batch(batch: Batch, wanted: Wanted, in_place: bool) -> LUInfo:
-    """Of a batch of the host."""
+    """LU factorizations of a batch of the host."""
     wanted.check_no_stream("backend 'cpu' has none")
     lu = batch if in_place and batch.writeable else batch.like()
     pivots = np.empty((batch.batch, batch.n), np.int32)
@@ -266,7 +266,7 @@ def _factor(
 
 
 def _there(a: Any, wanted: Wanted, in_place: bool) -> LUInfo:
-    """Of an array (..., n, n) or a batch of the GPU."""
+    """LU factorizations of an array (..., n, n) or a batch of the GPU."""
     from batchchol.backends.cuda import memory
 
     matrices = located(a, wanted)

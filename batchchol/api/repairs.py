@@ -23,7 +23,7 @@ Members = NDArray[np.intp]
 
 
 def check_jitter(jitter: Any) -> None:
-    """Refuse what is no first multiple, nor "auto" nor None."""
+    """Refuse anything but a first multiple, "auto" or None."""
     if jitter is None or (isinstance(jitter, str) and jitter == "auto"):
         return
     number = isinstance(jitter, Real | np.floating) and not isinstance(jitter, bool | np.bool_)

@@ -1,4 +1,4 @@
-"""What the calls that never raise because of the matrices' values return, whatever they are asked for besides."""
+"""The results of the calls that never raise because of the matrices' values, with what else they are asked for."""
 
 from __future__ import annotations
 

@@ -124,5 +124,5 @@ class Build:
 
 
 def _work(group: Group) -> int:
-    """What compiling takes, roughly: the characters of sources, the number of specs."""
+    """The rough cost of compiling: the characters of sources, the number of specs."""
     return sum(len(kernel.text) if isinstance(kernel, KernelSource) else 1 for kernel in group)

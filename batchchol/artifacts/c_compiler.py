@@ -29,7 +29,7 @@ from batchchol.errors import CompileError, CompilerNotFound
 _AUTOMATIC = ("cc", "gcc", "clang")
 _HINT = "install one (Debian and Ubuntu: apt install gcc libc6-dev), or set BATCHCHOL_CC to a GCC or clang"
 _NO_LIBRARY = re.compile(r"(?:error|ld): ([^\n]*(?:std\w+\.h|cannot find)[^\n]*)")
-# What every kernel includes, and nothing to compile.
+# The includes of every kernel, and nothing to compile.
 _NOTHING = "#include <stddef.h>\n#include <stdint.h>\n#include <stdlib.h>\nint nothing(void) { return 0; }\n"
 _PROBE_SECONDS = 10.0
 _VERSION = re.compile(r"^(?P<line>.*\b(?:gcc|clang) version (?P<version>\d+(?:\.\d+)*).*)$", re.MULTILINE)

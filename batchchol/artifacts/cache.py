@@ -63,13 +63,13 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Record:
-    """What an entry's file says: its payload's name and the metadata."""
+    """The content of an entry's file: its payload's name and the metadata."""
 
     payload: str
     metadata: Mapping[str, Any]
 
     def names(self, data: bytes) -> bool:
-        """Whether these bytes are the payload that is meant."""
+        """Whether these bytes are the payload of the record."""
         return _digest(data) == Path(self.payload).stem
 
 

@@ -30,7 +30,7 @@ TIME_LIMIT = 120.0
 
 _ANSWER_LINES = 100
 _QUOTED_LINES = 12
-# With less a compiler can neither write what it makes nor say so.
+# With less room a compiler can write neither its output nor a message.
 _LEAST_FREE_BYTES = 1 << 20
 _QUOTED_COLUMNS = 300
 
@@ -205,7 +205,7 @@ class Compilation:
 
 
 def _no_room(folder: Path) -> str:
-    """What a compiler has no room to say where its disk is full; else empty."""
+    """That the disk is full, which a compiler then has no room to say; else empty."""
     free = shutil.disk_usage(folder).free
     if free >= _LEAST_FREE_BYTES:
         return ""
@@ -238,7 +238,7 @@ def run(
 
 
 def probe(command: tuple[str, ...], time_limit: float) -> str:
-    """What a program answers, its first lines; it is asked once, and again after an upgrade.
+    """The first lines that a program answers; it is asked once, and again after an upgrade.
 
     Raises
     ------

@@ -144,7 +144,7 @@ def build_all(
 def _look_up(
     cache: ArtifactCache, build: Build, sources: Sequence[KernelSource], arch: str
 ) -> tuple[list[KernelSource], Compiler | None]:
-    """What the cache lacks, and the compiler for that; without nvcc it has failed already."""
+    """The kernels that the cache lacks, and the compiler for them; without nvcc they have failed already."""
     build.outcomes |= reused(sources, partial(find, arch=arch, cache=cache))
     missing, nvcc = [source for source in dict.fromkeys(sources) if source not in build.outcomes], None
     try:

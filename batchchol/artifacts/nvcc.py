@@ -262,7 +262,7 @@ def _candidates() -> Iterator[tuple[str, str]]:
 
 
 def _in_wheels(pattern: str) -> list[Path]:
-    """What NVIDIA's wheels have in folders of theirs, the newest first; they are not imported."""
+    """Candidates in the folders of NVIDIA's wheels, the newest first; the wheels are not imported."""
     try:
         found = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):

@@ -18,7 +18,7 @@ _Handle = ctypes.c_void_p
 
 
 class Nvrtc:
-    """The library; every method raises SystemExit with what it says where it refuses."""
+    """The library; every method raises SystemExit with the library's message if a call fails."""
 
     def __init__(self, path: str) -> None:
         # It asks the loader for these, which does not look beside it.
@@ -28,7 +28,7 @@ class Nvrtc:
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def version(self) -> str:
-        """Such as "13.0"."""
+        """The version, such as "13.0"."""
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
         return f"{major.value}.{minor.value}"

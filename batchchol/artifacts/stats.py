@@ -1,4 +1,4 @@
-"""What building a kernel took and made."""
+"""The cost of building a kernel, and the resources of its code."""
 
 from __future__ import annotations
 

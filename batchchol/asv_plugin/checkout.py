@@ -99,7 +99,7 @@ class Checkout(environment.Environment):  # type: ignore[misc]
         Raises
         ------
         asv.util.ProcessError
-            If they are not. asv marks the commit's benchmarks as failed and goes on with the next commit.
+            If they are not. asv marks the commit's benchmarks as failed and continues with the next commit.
         """
         if self._checked_commit == commit_hash:
             return

@@ -22,7 +22,7 @@ __all__ = [
     "survey",
 ]
 
-# Arrays of the host stay there unless somebody says otherwise: a GPU is worth the way there and back to few of them.
+# Arrays of the host are factored there by default: few of them are worth the copies to a GPU and back.
 DEFAULT_BACKEND = "cpu"
 
 

@@ -1,4 +1,4 @@
-"""What every backend offers: the library above knows nothing else about a device."""
+"""The interface of every backend: all that the library above knows about a device."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rotation(calls: Sequence[Callable[[], None]], samples: int, warm_up: int) ->
 
 
 def check_operation(spec: KernelSpec, op: str) -> None:
-    """Refuse a spec of another operation: its kernel takes other arguments."""
+    """Refuse a spec of another operation, whose kernel takes other arguments."""
     if spec.problem.op != op:
         raise ValueError(f"spec: got a kernel of {spec.problem.op}, expected one of {op}: {OPERATIONS[op].does}")
 
@@ -90,7 +90,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> Form:
-        """That of a batch."""
+        """The form of a batch."""
         return cls(batch.n, batch.batch, batch.dtype_name, batch.layout, batch.triangle)
 
 
@@ -178,7 +178,7 @@ class Backend(Protocol):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The kernelgen targets whose code it runs, fastest first."""
+        """The kernelgen targets whose code it runs, the fastest first."""
 
     @property
     def target(self) -> str:
@@ -204,11 +204,17 @@ class Backend(Protocol):
         """The smallest chunk that uses the machine fully: a SIMD register of matrices, or a warp."""
 
     def default_layout(
-        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+        self,
+        n: int,
+        dtype: DTypeLike = "float32",
+        batch: int | None = None,
+        math: str | None = None,
+        op: str = "potrf",
     ) -> Layout:
         """The layout in which it factors `batch` matrices of order `n` fastest; large batches by default.
 
         That of batches whose layout is not given. `math`, "ieee" or "fast": in which; by default both together.
+        `op`, such as "gesv": what is done with them.
         """
 
     def array_layout(self, n: int, batch: int, dtype: DTypeLike = "float32", math: str = "ieee") -> Layout:
@@ -221,13 +227,13 @@ class Backend(Protocol):
         """Bytes that new batches may take."""
 
     def device(self) -> dict[str, str | int]:
-        """What an experiment's record should say about the machine."""
+        """The facts about the machine that an experiment records."""
 
     def conditions(self) -> dict[str, str | int | float]:
         """What varies from one measurement to the next (clocks, temperature, throttling); {} if nothing is known."""
 
     def joules(self) -> float | None:
-        """What the device has used since some moment, by its own counter; None if it does not say."""
+        """Joules that the device has used since some moment, by its own counter; None if it has none."""
 
     def empty(self, n: int, batch: int, layout: Layout | None = None, dtype: DTypeLike = "float32") -> Batch:
         """A batch on this device whose matrices are yet to be written; its padding is there already.
@@ -300,7 +306,7 @@ class Backend(Protocol):
     def seconds(
         self, calls: Sequence[Callable[[], None]], *, samples: int, protocol: str | None = None, warm_up: int = 3
     ) -> list[float]:
-        """Time calls that use this device, in turns, by its own clock; `warm_up` calls go before, untimed.
+        """Time calls that use this device, in turn, by its own clock; `warm_up` calls go before, untimed.
 
         Parameters
         ----------
@@ -337,14 +343,14 @@ class Backend(Protocol):
         """
 
     def in_turn(self, bursts: Sequence[Sequence[Callable[[], None]]], *, alone: bool = False) -> list[float]:
-        """Seconds per call of each of several bursts of calls, one behind the other: to compare what differs little.
+        """Seconds per call of each of several consecutive bursts of calls: to compare what differs little.
 
         `alone`: on a CPU, calls do all of their work in the calling thread, whose own time is taken: what other
         processes have meanwhile is not in it.
         """
 
     def ceilings(self, dtype: str = "float32", threads: int | None = None) -> Ceilings:
-        """What the device reaches at most, measured once a process: the copy rate and the arithmetic peak."""
+        """The ceilings of the device, measured once per process: the copy rate and the arithmetic peak."""
 
     def floor(self, protocol: str | None = None, samples: int = 20) -> float:
         """Seconds of a call that does nothing, timed like any other: their median; 0 where a call costs nothing."""

@@ -1,4 +1,4 @@
-"""The BLAS of NumPy and SciPy, held to fewer threads while several of ours call it."""
+"""The BLAS of NumPy and SciPy, limited to fewer threads while several of ours call it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def at_most(threads: int) -> Iterator[None]:
-    """Hold each call of BLAS in this process to `threads` threads; one that has fewer is left alone.
+    """Limit each call of BLAS in this process to `threads` threads; a lower limit stays.
 
     A setting of the whole process: where several threads hold it at once, the first one's number counts, and the last
     one to leave puts back what was there before.
@@ -78,7 +78,7 @@ def _set(counts: list[tuple[Any, int]]) -> None:
 
 @cache
 def _libraries() -> tuple[Any, ...]:
-    """What threadpoolctl found, once: SciPy's is loaded by then, and looking takes half a millisecond."""
+    """What threadpoolctl finds, cached: SciPy's BLAS is loaded by then, and looking takes half a millisecond."""
     from threadpoolctl import ThreadpoolController
 
     return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)

@@ -97,7 +97,7 @@ class CpuKernel:
         return 2 * self.spec.problem.n**2 * ELEMENT_BYTES[self.spec.problem.dtype]
 
     def _check(self, failed: int, threads: int) -> None:
-        """Refuse to return where a kernel had no memory to work in."""
+        """Raise if a kernel had no memory to work in."""
         if failed:
             work = f"the working chunks of {self._operation.work}"
             raise OutOfMemory(work, self._room * threads, host_memory.free_bytes())
@@ -111,7 +111,7 @@ class CpuKernel:
         return self.spec.lanes
 
     def _extents(self, batch: int, layout: Layout) -> tuple[tuple[int, ...], int]:
-        """The integers that say where the matrices lie, and how many matrices are worked on."""
+        """The integer arguments: where the matrices are, and how many of them the kernel works on."""
         apart = stride(batch, layout)
         if not self._operation.whole_groups:
             return (apart, batch), batch
@@ -119,7 +119,7 @@ class CpuKernel:
 
     @property
     def _room(self) -> int:
-        """Bytes that a thread works in: a group of matrices, and of panels of right-hand sides."""
+        """Bytes of a thread's working memory: a group of matrices, and panels of right-hand sides."""
         problem, lanes = self.spec.problem, self.spec.lanes
         panels = 2 * lanes if problem.operation.has_columns else 0
         return (problem.n + panels) * problem.n * lanes * ELEMENT_BYTES[problem.dtype]
@@ -162,7 +162,12 @@ class CpuBackend:
         return SIMD_TARGETS[self.target].lanes(dtype)
 
     def default_layout(
-        self, n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None
+        self,
+        n: int,
+        dtype: DTypeLike = "float32",
+        batch: int | None = None,
+        math: str | None = None,
+        op: str = "potrf",
     ) -> Layout:
         check_math(math)
         return default_layout(dtype)
@@ -242,7 +247,7 @@ class CpuBackend:
         (spec,) = group
         try:
             load(generate(spec), spec.target, time_limit=time_limit, running=running)
-            # Out of the cache now, and kept.
+            # From the cache now, and kept.
             self.kernel(spec)
         except CompileError as error:
             return [Outcome(spec.name, error.status, str(error))]

@@ -19,9 +19,9 @@ from batchchol.batches.batch import Batch
 from batchchol.batches.host_memory import aligned_empty
 from batchchol.parallel import over_ranges
 
-# What is copied, factored and cleaned at a time: it stays in cache.
+# Bytes that are copied, factored and cleaned at a time: they stay in cache.
 _BLOCK_BYTES = 1 << 18
-# Below this order BLAS's threads are not worth having. At 512, on two cores, two of them took 0.8 of the time of one,
+# Below this order BLAS's threads do not pay. At 512, on two cores, two of them took 0.8 of the time of one,
 # and up to 90 times as long where other processes used the cores too (measured).
 _LARGE_ORDER = 1024
 # Matrices of a batch that are unpacked at a time: whole groups of every layout.
@@ -145,7 +145,7 @@ def solve_batch(
 
 
 def is_one_by_one(n: int, batch: int, threads: int) -> bool:
-    """Whether a few large matrices are worked on one after another, each by BLAS's threads."""
+    """Whether matrices are few and large: worked on one after another, each by BLAS's threads."""
     return n >= _LARGE_ORDER and batch < threads
 
 
@@ -229,7 +229,7 @@ def _with_unnoticed(status: NDArray[np.signedinteger], l: NDArray[np.floating]) 
 
 
 def _infinite(l: NDArray[np.floating]) -> list[int]:
-    """Those of some factors with an infinite pivot, by whose reciprocal, zero, OpenBLAS makes zeros of NaN."""
+    """The factors with an infinite pivot, by whose reciprocal, zero, OpenBLAS makes zeros of NaN."""
     found: list[int] = np.flatnonzero(np.isinf(np.diagonal(l, axis1=1, axis2=2)).any(1)).tolist()
     return found
 
@@ -248,7 +248,7 @@ def _factor_carefully(a: NDArray[np.floating], upper: bool) -> tuple[NDArray[np.
 
 
 def _complete(a: NDArray[np.floating], l: NDArray[np.floating], k: int, upper: bool) -> None:
-    """Have the first k columns (rows if `upper`) of a factor be whole: LAPACK stops in the middle of a block."""
+    """Complete the first k columns (rows if `upper`) of a factor: LAPACK stops in the middle of a block."""
     from scipy.linalg import solve_triangular
 
     if not k:

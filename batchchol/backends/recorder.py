@@ -1,4 +1,4 @@
-"""Who takes the factorizations of this thread, which do not run then: a graph that is being recorded, or nobody."""
+"""Who takes the factorizations of this thread in place of running them: a graph that is being recorded, if any."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Recorder(Protocol):
         """Take the factorization of `a` into `out` and `info`; the arguments are those of the kernel."""
 
 
-# Of a thread, and of a task: others go on as ever.
+# Of a thread, and of a task: others are not affected.
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 current_recorder = _recorder.get
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelgen import MAX_N, KernelSpec
+from kernelgen import KernelSpec
 from kernelgen.problem import MATHS
 from kernelgen.refusals import whole
 
@@ -51,12 +51,6 @@ def check_range(argument: str, got: int, least: int, most: int | None = None) ->
     if got < least or (most is not None and got > most):
         expected = f"at least {least}" if most is None else f"{least} to {most}"
         raise ValueError(f"{argument}: got {got}, expected {expected}")
-
-
-def check_order(argument: str, n: int, advice: str) -> None:
-    """Refuse matrices that are too large for any kernel; ends with the advice."""
-    if n > MAX_N:
-        raise ValueError(f"{argument}: got matrices of order {n}, expected at most {MAX_N}: {advice}")
 
 
 def check_math(math: str | None) -> None:

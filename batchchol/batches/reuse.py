@@ -3,7 +3,7 @@
 The system clears new pages before a process gets them, which takes longer than to factor small matrices. A result
 lies in memory that is lent: what lends it is the base of the array, and of each view of it, so that the memory comes
 back when the last of them is gone, as it would go to the system, and no earlier. At most two blocks wait to be lent
-again, and a thread gives back to the system those that nobody has wanted for half a second.
+again, and a thread gives back to the system those that were not wanted for half a second.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _not_lost(handler: _Handler) -> Iterator[None]:
 
     sys.unraisablehook = report
     try:
-        # Without memory for a thread's stack it goes on as Python does.
+        # Without memory for a thread's stack it behaves as Python does.
         with suppress(RuntimeError):
             nudging.start()
         yield

@@ -204,7 +204,7 @@ def _room(op: str) -> Any:
 
 
 def _arena(op: str, nrhs: int, backend: Backend, recipe: str, n: int, *rest: Any, **settings: Any) -> BaseArena:
-    """Where matrices of order n are compared."""
+    """The arena in which matrices of order n are compared."""
     kind = ARENAS[op] if n <= MAX_N else LargeArena
     return kind(backend, recipe, n, *rest, **{"nrhs": nrhs, **settings})
 

@@ -45,7 +45,7 @@ class Result(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """That of the factors, which were written or read."""
+        """The layout of the factors, which were written or read."""
 
     def ratio(self, backend: Backend, math: str) -> float:
         """The largest residual ratio.
@@ -202,7 +202,7 @@ class BaseArena:
 
     @property
     def triangle_bytes(self) -> int:
-        """Those of a matrix's triangle, which are touched at least."""
+        """Bytes of a matrix's triangle, the least that is touched."""
         return self.n * (self.n + 1) // 2 * np.dtype(self.dtype).itemsize
 
     @property
@@ -266,10 +266,8 @@ class BaseArena:
 
 
 @dataclass(frozen=True)
-class Arena(BaseArena):
-    """SPD matrices on a backend, and room for their factors."""
-
-    op: ClassVar[str] = "potrf"
+class FactorArena(BaseArena):
+    """Matrices on a backend, and room for their factors."""
 
     @cached_property
     def room(self) -> Batch:
@@ -280,13 +278,20 @@ class Arena(BaseArena):
         """Copy all matrices into the room for factors, for calls that overwrite their input."""
         self.room.put(0, self.inputs.data)
 
-    def poison(self) -> None:
-        """Fill the room for factors with NaN, for calls that write into it."""
-        poison(self.room)
-
     def output(self, index: int) -> Any:
         """The room for the factors of set `index`."""
         return self._of_set(self.room.data, index)
+
+
+@dataclass(frozen=True)
+class Arena(FactorArena):
+    """SPD matrices on a backend, and room for their factors."""
+
+    op: ClassVar[str] = "potrf"
+
+    def poison(self) -> None:
+        """Fill the room for factors with NaN, for calls that write into it."""
+        poison(self.room)
 
     def result(self, index: int, factors: Any = None, info: Any = None, order: str = "row") -> Factored:
         """The result of set `index`: lower factors of an order, by default in the room for them."""

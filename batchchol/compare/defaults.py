@@ -51,7 +51,7 @@ def default_kernels(
     for math in maths:
         suffix = f" {math}" if len(maths) > 1 else ""
         for place, layout in (
-            ("packed", backend.default_layout(problem.n, problem.dtype, batch, math)),
+            ("packed", backend.default_layout(problem.n, problem.dtype, batch, math, problem.op)),
             ("canonical", Layout.canonical()),
         ):
             name = f"{venue.prefix}{place}{suffix}"

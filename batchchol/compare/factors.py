@@ -14,7 +14,7 @@ from batchchol.api import lu_factor_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.measuring.clock import MOST_CALLS
 from batchchol.batches.batch import Batch
-from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
+from batchchol.compare.contenders import Contender, Entrant, FactorArena, Latest
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.defaults import default_kernels, default_specs
 from batchchol.compare.gpu import GpuVenue
@@ -42,28 +42,20 @@ class LuFactored:
 
 
 @dataclass(frozen=True)
-class LuArena(BaseArena):
-    """General matrices on a backend, with elements of the standard normal distribution, and room for LU factors."""
-
-    op: ClassVar[str] = "getrf"
+class GeneralFactorArena(FactorArena):
+    """General matrices on a backend, with elements of the standard normal distribution, and room for factors."""
 
     @cached_property
     def inputs(self) -> Batch:
         """The matrices of all sets, canonical. Not to be written to."""
         return general_matrices(self)
 
-    @cached_property
-    def room(self) -> Batch:
-        """Room for the factors of all sets, made at its first use; it holds the matrices until then."""
-        return self.inputs.copy()
 
-    def restore(self) -> None:
-        """Copy all matrices into the room for factors, for calls that overwrite their input."""
-        self.room.put(0, self.inputs.data)
+@dataclass(frozen=True)
+class LuArena(GeneralFactorArena):
+    """General matrices, and room for LU factors."""
 
-    def output(self, index: int) -> Any:
-        """The room for the factors of set `index`."""
-        return self._of_set(self.room.data, index)
+    op: ClassVar[str] = "getrf"
 
     def pivots(self) -> Any:
         """Room for the pivots of one set, int32 of shape (batch, n)."""

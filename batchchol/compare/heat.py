@@ -1,4 +1,4 @@
-"""Entrants of one case, each at its best, timed in turns and checked."""
+"""Entrants of one case, each at its best, timed in turn and checked."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Run:
 
 
 class Heat:
-    """Entrants of a case that are timed in turns."""
+    """Entrants of a case that are timed in turn."""
 
     def __init__(self, run: Run, small: BaseArena, arena: BaseArena, size: str) -> None:
         self._run, self._small, self._arena, self._size = run, small, arena, size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +17,9 @@ from batchchol.compare import solves
 from batchchol.compare.contenders import BaseArena, Contender, Entrant, Latest
 from batchchol.compare.cpu import CpuVenue
 from batchchol.compare.defaults import default_kernels, default_specs
+from batchchol.compare.factors import GeneralFactorArena
 from batchchol.compare.gpu import GpuVenue
-from batchchol.compare.solves import GeneralArena, general_matrices
+from batchchol.compare.solves import GeneralArena
 from batchchol.measure.timing import CACHES
 from batchchol.operations.qr import check_factors, check_product
 from kernelgen import KernelSpec, Layout, Problem
@@ -44,28 +45,10 @@ class QrFactored:
 
 
 @dataclass(frozen=True)
-class QrArena(BaseArena):
-    """General matrices on a backend, with elements of the standard normal distribution, and room for factors."""
+class QrArena(GeneralFactorArena):
+    """General matrices, and room for the factors of QR factorizations."""
 
     op: ClassVar[str] = "geqrf"
-
-    @cached_property
-    def inputs(self) -> Batch:
-        """The matrices of all sets, canonical. Not to be written to."""
-        return general_matrices(self)
-
-    @cached_property
-    def room(self) -> Batch:
-        """Room for the factors of all sets, made at its first use; it holds the matrices until then."""
-        return self.inputs.copy()
-
-    def restore(self) -> None:
-        """Copy all matrices into the room for factors, for calls that overwrite their input."""
-        self.room.put(0, self.inputs.data)
-
-    def output(self, index: int) -> Any:
-        """The room for the factors of set `index`."""
-        return self._of_set(self.room.data, index)
 
     def tau(self) -> Any:
         """Room for the scalars of the reflectors of one set, (batch, n)."""

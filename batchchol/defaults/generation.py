@@ -1,4 +1,4 @@
-"""What tells kept choices that the tables of defaults have changed since."""
+"""Generations of the tables of defaults: kept choices of an older one are out of date."""
 
 from __future__ import annotations
 

@@ -18,12 +18,11 @@ from batchchol.batches.checks import check_math
 from batchchol.defaults.entries import Placed, Planned, Tuned
 from batchchol.defaults.fitting import fit, fitted
 from batchchol.defaults.generation import generation
-from batchchol.defaults.registers import block_that_fits
 from batchchol.defaults.request import TYPICAL_BATCH, Request
-from batchchol.defaults.rules.fused import fused, fused_by_batch
-from batchchol.defaults.rules.general import general
-from batchchol.defaults.rules.on_chip import on_chip
+from batchchol.defaults.rules.fused import fused_by_batch
+from batchchol.defaults.rules.general import general_layout
 from batchchol.defaults.rules.solves import solves
+from batchchol.defaults.rules.unmeasured import unmeasured
 from batchchol.defaults.shipped import source_of
 from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import UserTable, load, merge
@@ -32,8 +31,6 @@ from kernelgen.problem import MATHS
 from kernelgen.refusals import require
 from kernelgen.schedules import DEFAULT_THREADS
 
-# Of operations that were not measured, and that the thread family alone has.
-NB, NB_OF_GPUS = 4, 8
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
 # tables do, which were measured at batches that are a factor of 16 apart and more. Of general matrices one serves
 # orders of which its own is at most this multiple.
@@ -167,7 +164,7 @@ def choices(request: Request) -> tuple[Choice, ...]:
         return tuple(Choice(spec, batch, why) for batch, spec in solves(plain, wanted.chunk, arch))
     if TARGETS[request.target].gpu and wanted.op == "posv":
         return tuple(Choice(spec, batch, why) for batch, spec in fused_by_batch(plain, wanted.chunk, arch))
-    return (Choice(_unmeasured(plain, wanted.chunk, arch), None, why),)
+    return (Choice(unmeasured(plain, wanted.chunk, arch), None, why),)
 
 
 def _determining(request: Request) -> tuple[Choice, ...]:
@@ -177,21 +174,6 @@ def _determining(request: Request) -> tuple[Choice, ...]:
         works = "the factorization is no thread's; determinants are found by the factors, use 'potrf'"
         require(False, "op", request.problem.op, works)
     return tuple(each._replace(spec=replace(each.spec, problem=request.problem)) for each in threads)
-
-
-def _unmeasured(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec:
-    """What is built where no table has an answer."""
-    gpu = TARGETS[plain.target].gpu
-    if plain.problem.op == "potrf":
-        return (block_that_fits(plain, chunk) if gpu else None) or plain
-    operation = plain.problem.operation
-    if operation.general:
-        return general(plain, chunk, arch)
-    if operation.forgets or operation.inverts:
-        return (fused if operation.has_columns else on_chip)(plain, chunk, arch)
-    # A group that is one piece of memory is read where it is.
-    apart = None if gpu else plain.layout != "chunked" or chunk != plain.lanes
-    return replace(plain, schedule=ThreadSchedule(min(NB_OF_GPUS if gpu else NB, plain.problem.n), staged=apart))
 
 
 @lru_cache(maxsize=4096)
@@ -244,14 +226,18 @@ def default_layout(
     batch: int | None = None,
     device: str | None = None,
     math: str | None = None,
+    op: str = "potrf",
 ) -> Layout:
     """The layout in which `batch` matrices of order `n` are factored fastest; by default for large batches.
 
-    Without a math, the best of both together. Where none was measured, chunks of as many matrices as
+    Without a math, the best of both together. Of a GPU's LU factorizations and solves by them it follows from the
+    kernel. Where none was measured, chunks of as many matrices as
     a warp has threads, or a SIMD register lanes. What the user measured on a device counts for batches of a known
     size.
     """
     check_math(math)
+    if TARGETS[target].gpu and (lies := general_layout(Problem(n, dtype, op=op))):
+        return lies
     if batch is not None and (own := tuned_placement("layouts", n, batch, target, dtype, arch, device, math)):
         return own.layout
     row = shipped_placements("layouts", n, target, dtype, arch, math)

@@ -1,4 +1,4 @@
-"""What a kernel is asked for: the request that tables of defaults answer."""
+"""Requests for kernels, which tables of defaults answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from batchchol.defaults.tables import Case
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, SpecError, ThreadSchedule, WarpSchedule, WholeSchedule
 from kernelgen.refusals import whole
-from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.stages.general import least_split
 
 # What is chosen for a batch of unknown size: speeds are stated for this one.
 TYPICAL_BATCH = 16_384
@@ -17,7 +17,7 @@ TYPICAL_BATCH = 16_384
 
 @dataclass(frozen=True)
 class Request:
-    """What a kernel is asked for.
+    """A request for a kernel.
 
     Attributes
     ----------

@@ -120,7 +120,7 @@ class Bench:
         return replace(row, wall_seconds=time.perf_counter() - begin, about=about)
 
     def energy(self, point: Point, seconds: float) -> Energy | None:
-        """What a call of a point that was measured uses, repeated so long; None if that fails, or nothing counts it.
+        """The energy of a call of a measured point, repeated for that long; None if that fails, or nothing counts it.
 
         Raises
         ------

@@ -52,7 +52,7 @@ class Energy:
     span: float
 
     def of(self, calls: int) -> Energy:
-        """Of one, where these are of several calls."""
+        """The energy of one call, where these are several."""
         return replace(
             self, joules=self.joules / calls, uncertainty=self.uncertainty / calls, seconds=self.seconds / calls
         )
@@ -89,7 +89,7 @@ def measure_energy(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Energy:
-    """Repeat calls, in turns, until the counter has moved for `seconds`, after a fifth of that for warming up.
+    """Repeat calls, in turn, until the counter has moved for `seconds`, after a fifth of that for warming up.
 
     Parameters
     ----------

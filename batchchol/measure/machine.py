@@ -74,7 +74,7 @@ def stable_name(device: Mapping[str, str | int]) -> str:
 
 
 def machine_file() -> Path:
-    """Where asv looks: .asv-machine.json in the home folder."""
+    """The file that asv reads: .asv-machine.json in the home folder."""
     return Path(os.path.expanduser("~/.asv-machine.json"))
 
 

@@ -43,7 +43,7 @@ class PlanRow:
 
     @property
     def gflops(self) -> float:
-        """Of n^3 / 3 for each matrix."""
+        """GFLOP/s, of n^3 / 3 flops for each matrix."""
         return self.batch * self.n**3 / 3 / self.seconds / 1e9
 
     @property

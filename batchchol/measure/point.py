@@ -48,7 +48,7 @@ class Point:
 
     @property
     def layout(self) -> Layout:
-        """Of the batch."""
+        """The layout of the batch."""
         return Layout(self.spec.layout, self.chunk, self.spec.order)
 
     @property
@@ -72,7 +72,7 @@ class Point:
 
     @cached_property
     def key(self) -> str:
-        """Its name in a data set: no two points have the same."""
+        """The name in a data set: no two points have the same."""
         return key_of(self.spec.name, self.chunk, self.batch, self.threads, self.protocol, self.any_block)
 
     def __getstate__(self) -> dict[str, Any]:

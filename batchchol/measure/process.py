@@ -118,7 +118,7 @@ class Measurer(AbstractContextManager["Measurer"]):
         return self.result()
 
     def energy(self, point: Point, seconds: float) -> Energy | None:
-        """What a call of a point uses, repeated so long; None if that fails. See `Bench.energy`."""
+        """The energy of a call of a point, repeated for that long; None if that fails. See `Bench.energy`."""
         energy: Energy | None = self._ask("energy", point, seconds)
         return energy
 

@@ -53,7 +53,7 @@ class Stopwatch(Clock):
         Parameters
         ----------
         calls : sequence of callables
-            Gone round in turns.
+            Called in turn, round after round.
         samples : int
             How many samples to take, unless that takes too long.
         restore : callable, optional

@@ -1,4 +1,4 @@
-"""Samples of one factorization, by the rules of the house: warm code, cold data, checked results."""
+"""Samples of one factorization, by the project's rules: warm code, cold data, checked results."""
 
 from __future__ import annotations
 

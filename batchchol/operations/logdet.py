@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchchol.batches.batch import Batch
-from batchchol.operations.residual import check_info, spread_members, worst_within
+from batchchol.operations.residual import check_info, lower_triangles, spread_members, worst_within
 
 # Roots that are estimates have relative errors of their own, each of which is in the product.
 RATIO_BOUND: Mapping[str, float] = MappingProxyType({"ieee": 1.0, "fast": 2.0})
@@ -112,11 +112,9 @@ def _check(
         If the check fails: the numbers measured with this result must not be stored.
     """
     check_info(host(info)[: a.batch])
-    members, found, seen = spread_members(a.batch, samples), host(logdet), list[float]()
-    for member in members:
-        matrix = host(a.get(member, member + 1))
-        lower = matrix.swapaxes(-1, -2) if upper or a.triangle == "upper" else matrix
-        seen.append(float(ratios_of(lower, found[member : member + 1])[0]))
+    members, found = spread_members(a.batch, samples), host(logdet)
+    lower = lower_triangles(a, members, upper, host)
+    seen = [float(ratios_of(each, found[m : m + 1])[0]) for m, each in zip(members, lower, strict=True)]
     return worst_within(seen, members, RATIO_BOUND[math], math, "logarithms of the error ratio", "they are wrong")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,15 @@ def spread_members(batch: int, count: int) -> list[int]:
     """The indices of at most `count` matrices of a batch, evenly spread, both ends included."""
     found: list[int] = np.unique(np.linspace(0, batch - 1, min(count, batch)).astype(int)).tolist()
     return found
+
+
+def lower_triangles(
+    batch: Batch, members: Iterable[int], upper: bool, host: Callable[[Any], NDArray[Any]]
+) -> Iterator[NDArray[Any]]:
+    """Some matrices of a batch, (1, n, n) each, transposed if the upper triangle is the one that has a meaning."""
+    for member in members:
+        matrix = host(batch.get(member, member + 1))
+        yield matrix.swapaxes(-1, -2) if upper or batch.triangle == "upper" else matrix
 
 
 def worst_within(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchchol.report import pivots
+from batchchol.report import pivots, wording
 from batchchol.report.style import (
     BLUE,
     GFLOPS,
@@ -181,10 +181,10 @@ def _name_the_best(axes: Axes, rows: Any) -> None:
     place = first["nb"] + _SHIFTS.get((first["looking"], first["layout"]), 0.0), first["gflops"]
     left = place[0] <= rows["nb"].median()
     chunk = f"chunks of {first['chunk']:.0f}" if first["layout"] == "chunked" else first["layout"]
-    code = "straight lines" if first["unroll"] == "full" else "loops"
+    code, rate = "straight lines" if first["unroll"] == "full" else "loops", wording.rate(first["gflops"])
     axes.scatter(*place, s=170, facecolors="none", edgecolors="black", linewidths=1.2)
     axes.annotate(
-        f"{first['gflops']:,.0f} GFLOP/s: nb = {first['nb']:.0f}, {first['looking']} looking, {chunk}, {code}",
+        f"{rate} GFLOP/s: nb = {first['nb']:.0f}, {first['looking']} looking, {chunk}, {code}",
         place,
         xytext=(12 if left else -12, 6),
         textcoords="offset points",

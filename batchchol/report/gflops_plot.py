@@ -53,7 +53,7 @@ class Panel:
 
 
 def require_matplotlib(extra: str = "plots") -> None:
-    """Refuse to go on without matplotlib, which is in `extra` with whatever else the caller needs.
+    """Raise without matplotlib, which is in `extra` with whatever else the caller needs.
 
     Raises
     ------

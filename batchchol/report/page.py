@@ -59,7 +59,7 @@ class Report(Material):
         """The most telling numbers, each with what it is."""
         yield f"{self.statuses['correct']:,}", f"correct points; {self.lost:.1%} of all were lost"
         first = self.best.loc[self.best["gflops"].idxmax()]
-        yield f"{first['gflops']:,.0f} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
+        yield f"{wording.rate(first['gflops'])} GFLOP/s", f"the fastest kernel, at n = {first['n']}"
         share = self.best["gflops"] / self.best["roofline_gflops"]
         if share.max() > MOST_FRACTION:
             count = int((share > MOST_FRACTION).sum())
@@ -120,21 +120,18 @@ def make(
         raise BatchcholError(f"--n: got {n}, and the data have {pivots.orders(sorted(rows['n'].unique()))}")
     compared = None if compare is None else speedups.read(compare, case.dtype, case.batch)
     stable = None if again is None else _again(again, case, rows, say)
-    similar = alike(data.correct, case, "dtype", "protocol", "family").query("~again")
-    validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
-    say(f"{len(similar):,} points for the forest of {trees} trees{validated}")
-    grown = importance.grow(similar, trees)
-    one = "fast" if "fast" in set(rows["math"]) else "ieee"
-    say("table I by the study's measure")
-    # The study's parameters are those of the thread family.
-    measured = rows[rows["math"] == one] if case.family == "thread" else rows[:0]
     # All families, own code measured again included: what a user would choose from.
     problem = alike(data.correct, case, "dtype", "protocol", "batch")
     others = problem.query("~again")
+    one = "fast" if "fast" in set(rows["math"]) else "ieee"
+    grown = _grown(data.correct, case, trees, say)
+    say("table I by the study's measure")
     found = tuple(study_2017.findings(rows, one, grown, compared, others))
     say("figures")
     material = Material(case, rows, others, one, grown, compared, stable, found, n)
     drawn = list(figure_list.every(material, folder))
+    # The study's parameters are those of the thread family.
+    measured = rows[rows["math"] == one] if case.family == "thread" else rows[:0]
     report = Report(
         **vars(material),
         page=folder / PAGE,
@@ -148,6 +145,14 @@ def make(
     )
     _write(report, path)
     return report
+
+
+def _grown(points: Any, case: Case, trees: int, say: Callable[[str], None]) -> importance.Forest | str:
+    """The forest of the points that are alike in dtype, protocol and family, or why there is none."""
+    similar = alike(points, case, "dtype", "protocol", "family").query("~again")
+    validated = ", cross-validated by n" if similar["n"].nunique() > 1 else ""
+    say(f"{len(similar):,} points for the forest of {trees} trees{validated}")
+    return importance.grow(similar, trees)
 
 
 def _again(path: Path, case: Case, rows: Any, say: Callable[[str], None]) -> Stability:

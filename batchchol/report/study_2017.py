@@ -72,7 +72,7 @@ def _math(rows: Any) -> Judged:
     best = rows.groupby("math")["gflops"].max()
     at_best = best["fast"] / best["ieee"] - 1
     here = (
-        f"At best {best['fast']:,.0f} GFLOP/s with fast math and {best['ieee']:,.0f} with `ieee`, "
+        f"At best {wording.rate(best['fast'])} GFLOP/s with fast math and {wording.rate(best['ieee'])} with `ieee`, "
         f"{wording.percent(at_best)} more. Of each n fast math gains {wording.span(gain)}; more than {NOISE:.0%} at "
         f"{wording.at(gain > NOISE)}."
     )
@@ -106,8 +106,8 @@ def _memory_bound(rows: Any) -> Judged:
     # Two elements are read for each multiply-add, of two operations.
     moved = large * 1e9 * np.dtype(rows["dtype"].iloc[0]).itemsize / rows["copy_bytes_per_second"].max()
     here = (
-        f"Past n = {_TALL} nb = 1 reaches {large.max():,.0f} GFLOP/s at most, {share[large.index].max():.0%} of the "
-        f"best nb, and before it {before:,.0f}"
+        f"Past n = {_TALL} nb = 1 reaches {wording.rate(large.max())} GFLOP/s at most, "
+        f"{share[large.index].max():.0%} of the best nb, and before it {wording.rate(before)}"
     )
     if moved.notna().any():
         here += "; but two elements a multiply-add, all from memory, would be "

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from batchchol.files import make_folder, replace_file
+from batchchol.report import wording
 from batchchol.tune.choosing.winners import grouped
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def bars(axes: Axes, table: Any, across: str) -> None:
         middle = (place - (len(table.columns) - 1) / 2) * width
         at = [line + middle for line in range(len(table))]
         drawn = axes.bar(at, table[column].to_numpy(), 0.94 * width, color=colour, label=str(column))
-        axes.bar_label(drawn, fmt="{:,.0f}", fontsize=7.5, padding=1)
+        axes.bar_label(drawn, fmt=wording.rate, fontsize=7.5, padding=1)
     plain(axes, across, GFLOPS)
     axes.set_xticks(range(len(table)), labels=map(str, table.index))
     axes.grid(axis="x", visible=False)

@@ -59,6 +59,11 @@ def typical(gain: Any) -> str:
     return f"{percent(gain.median())} in the median, {percent(gain.max())} at most (n = {gain.idxmax()})"
 
 
+def rate(gflops: float) -> str:
+    """GFLOP/s, with three digits where there would be fewer: a core reaches no more than two before the point."""
+    return f"{gflops:,.0f}" if gflops >= 100 else f"{gflops:.3g}"
+
+
 def percent(gain: float) -> str:
     """A share in percent, a minus sign only where there is one."""
     return signed(gain).removeprefix("+")

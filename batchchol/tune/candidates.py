@@ -27,9 +27,10 @@ from kernelgen.gpu import MAX_SHARED_BYTES, RESERVED_BYTES, WARP
 from kernelgen.schedules import DEFAULT_THREADS
 from kernelgen.schedules.axes import CACHES, LOOKINGS, MAX_RESIDENT_BLOCKS
 from kernelgen.schedules.block import MAX_SPARE
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, straight_line_operations
 from kernelgen.schedules.strip import GROUP
 from kernelgen.schedules.strip import TILE as STRIP_TILE
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, HALVED_VECTOR_BYTES, straight_line_operations
+from kernelgen.schedules.thread import HALVED_VECTOR_BYTES
 from kernelgen.schedules.warp import BLOCK, TILE
 from kernelgen.schedules.whole import MAX_WARPS as MAX_WHOLE_WARPS
 from kernelgen.schedules.whole import TILE as WHOLE_TILE
@@ -174,15 +175,7 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
         case ThreadSchedule() if spec.problem.operation.general:
             varied = general_variations(spec)
         case BlockSchedule() if schedule.pipeline:
-            depths = itertools.product(_resident_blocks(schedule, spec.problem)[-2:], *PIPELINES)
-            pipelines = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
-            pipelines += _with_spare_warps(schedule, spec.problem)
-            # A multiprocessor needs shared memory for all of its blocks.
-            varied = [
-                each
-                for each in pipelines
-                if (each.blocks or 1) * each.shape(spec.problem).shared_bytes <= MAX_SHARED_BYTES
-            ]
+            varied = _pipelined(schedule, spec.problem)
         case WarpSchedule():
             choices = itertools.product(_resident_teams(schedule, spec.problem), CACHES)
             varied = [replace(schedule, blocks=blocks, cache=cache) for blocks, cache in choices]
@@ -200,17 +193,30 @@ def variations(spec: KernelSpec, *, pdl: bool = True) -> list[KernelSpec]:
             fitting = [each for each in staged if each.stage(spec.problem).shared_bytes <= MAX_SHARED_BYTES]
             varied = fitting or _direct(schedule)
         case ThreadSchedule():
-            wide = spec.layout == "canonical" and TARGETS[spec.target].vector_bytes >= HALVED_VECTOR_BYTES
-            small = spec.layout == "canonical" and spec.problem.n <= SIMD_OVERLAP_MAX_N
-            halves, overlaps = ((None, True) if has else (None,) for has in (wide, small))
-            varied = [
-                replace(schedule, prefetch=prefetch, half=half, overlap=overlap)
-                for prefetch in (True, False)
-                for half in halves
-                for overlap in overlaps
-            ]
+            varied = _on_cpus(schedule, spec)
     early = (pdl and TARGETS[spec.target].gpu and "pdl" not in spec.problem.operation.fixed) or None
     return [replace(spec, schedule=replace(schedule, pdl=early)) for schedule in varied]
+
+
+def _pipelined(schedule: BlockSchedule, problem: Problem) -> list[BlockSchedule]:
+    """Pipelines of other depths, and with spare warps, as far as shared memory has room for all blocks."""
+    depths = itertools.product(_resident_blocks(schedule, problem)[-2:], *PIPELINES)
+    varied = [replace(schedule, blocks=blocks, pipeline=p, early=early) for blocks, p, early in depths]
+    varied += _with_spare_warps(schedule, problem)
+    return [each for each in varied if (each.blocks or 1) * each.shape(problem).shared_bytes <= MAX_SHARED_BYTES]
+
+
+def _on_cpus(schedule: ThreadSchedule, spec: KernelSpec) -> list[ThreadSchedule]:
+    """With prefetching and without; arrays by halves of wide vectors, small ones with overlap, too."""
+    wide = spec.layout == "canonical" and TARGETS[spec.target].vector_bytes >= HALVED_VECTOR_BYTES
+    small = spec.layout == "canonical" and spec.problem.n <= SIMD_OVERLAP_MAX_N
+    halves, overlaps = ((None, True) if has else (None,) for has in (wide, small))
+    return [
+        replace(schedule, prefetch=prefetch, half=half, overlap=overlap)
+        for prefetch in (True, False)
+        for half in halves
+        for overlap in overlaps
+    ]
 
 
 def _direct(schedule: ThreadSchedule) -> list[ThreadSchedule]:

@@ -59,7 +59,7 @@ def build(
     show: Show = lambda _: None,
     compilers: Compilers | None = None,
 ) -> Built:
-    """Compile what points need and the cache lacks; after an interrupt the next call goes on there.
+    """Compile what points need and the cache lacks; after an interrupt the next call continues there.
 
     Code for blocks of any size is of no use to a block that would need more registers with it than there are: such
     a point gets its spec's own code, and is another one for that.

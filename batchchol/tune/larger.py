@@ -1,4 +1,4 @@
-"""Larger matrices of one order and batch tuned: all ways to factor them briefly, the best in turns with today's."""
+"""Larger matrices of one order and batch tuned: all ways to factor them, the best against the current one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Measure = Callable[[Plan, int], Sample]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Larger matrices of an order, and what is used for them today."""
+    """Larger matrices of an order, and what is used for them now."""
 
     n: int
     batch: int
     dtype: str
-    today: Chosen
+    current: Chosen
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Tried:
 
 
 def candidates(wanted: Wanted) -> list[Plan]:
-    """All ways to factor them, today's first."""
-    return list(dict.fromkeys((wanted.today.plan, *ways(wanted.n, wanted.batch, wanted.dtype))))
+    """All ways to factor them, the current one first."""
+    return list(dict.fromkeys((wanted.current.plan, *ways(wanted.n, wanted.batch, wanted.dtype))))
 
 
 def sources(plans: Iterable[Plan], n: int) -> list[KernelSource]:
@@ -92,16 +92,15 @@ def tune_larger(
 ) -> tuple[Planned, list[Tried]]:
     """The entry for the user's table, and all that was tried, the fastest first.
 
-    Every plan, of which today's is the first, is measured briefly, until `seconds` are over; the best of them are
-    then measured in turns with today's, which only gives way past a margin: 3%, or what the rounds of either differ
-    by.
+    Every plan is measured briefly, the current one first, until `seconds` are over; then the best of them alternating
+    with the current one, which gives way only past a margin: 3%, or what the rounds of either differ by.
 
     Raises
     ------
     BatchcholError
         If nothing could be measured.
     """
-    begin, today = time.monotonic(), wanted.today.plan
+    begin, current = time.monotonic(), wanted.current.plan
     tried: list[Tried] = []
     for each in plans:
         if tried and time.monotonic() - begin > seconds:
@@ -112,7 +111,7 @@ def tune_larger(
     known = sorted((each for each in tried if each.seconds), key=lambda each: each.median)
     if not known:
         raise BatchcholError(f"nothing could be measured: {'; '.join(sorted({each.message for each in tried})[:3])}")
-    rivals = dict.fromkeys((today, *[each.plan for each in known if each.plan != today][:_CHALLENGERS]))
+    rivals = dict.fromkeys((current, *[each.plan for each in known if each.plan != current][:_CHALLENGERS]))
     taken = [_tried(measure, each, FINAL_SAMPLES) for _ in range(ROUNDS) for each in rivals]
     counted = {**about, "date": date.today().isoformat(), "measured": len(tried), "candidates": len(plans)}
     return _decided(wanted, taken, counted), known + [each for each in tried if not each.seconds]
@@ -145,8 +144,8 @@ def _tried(measure: Measure, how: Plan, samples: int) -> Tried:
 
 
 def _decided(wanted: Wanted, rounds: Iterable[Tried], about: Mapping[str, str | int]) -> Planned:
-    """The winner by measurements in turns: another plan than today's only if it is faster by more than the margin."""
-    today = wanted.today.plan
+    """The winner by alternating measurements: the current plan, unless another is faster by more than the margin."""
+    current = wanted.current.plan
     medians: dict[Plan, list[float]] = {}
     for each in rounds:
         if each.seconds:
@@ -154,23 +153,23 @@ def _decided(wanted: Wanted, rounds: Iterable[Tried], about: Mapping[str, str | 
     times = {how: median(found) for how, found in medians.items()}
     if not times:
         raise BatchcholError("nothing could be measured again")
-    others = sorted((how for how in times if how != today), key=lambda how: times[how])
-    rivals = [how for how in (today, *others[:1]) if how in times]
+    others = sorted((how for how in times if how != current), key=lambda how: times[how])
+    rivals = [how for how in (current, *others[:1]) if how in times]
     margin = max(MARGIN, *(disagreement(min(medians[how]), max(medians[how])) for how in rivals))
-    stays = today in times and not (others and times[today] > times[others[0]] * (1 + margin))
-    best = today if stays else others[0]
+    stays = current in times and not (others and times[current] > times[others[0]] * (1 + margin))
+    best = current if stays else others[0]
     second = next((how for how in sorted(times, key=lambda how: times[how]) if how != best), None)
     taken = {how: ns(spent, wanted.batch) for how, spent in times.items()}
-    users = wanted.today.entry is not None and not wanted.today.entry.kept
+    users = wanted.current.entry is not None and not wanted.current.entry.kept
     return Planned(
         wanted.dtype,
         wanted.n,
         wanted.batch,
         values_of(best),
         taken[best],
-        kept=best == today and not users,
-        incumbent=values_of(today),
-        incumbent_ns=taken.get(today),
+        kept=best == current and not users,
+        incumbent=values_of(current),
+        incumbent_ns=taken.get(current),
         margin=round(margin, 4),
         runner_up=None if second is None else values_of(second),
         runner_up_ns=None if second is None else taken[second],

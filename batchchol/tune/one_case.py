@@ -1,4 +1,4 @@
-"""One order and batch tuned in under a minute: promising kernels first, and the best of them against today's."""
+"""One order and batch tuned in under a minute: promising kernels first, the best of them against the current one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from batchchol.tune.choosing import least_energy
 from batchchol.tune.choosing.contest import ROUNDS, Contest, Site, placements
 from batchchol.tune.choosing.winners import FINAL_SAMPLES, FIRST_SAMPLES
 from batchchol.tune.compile import build
-from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
+from batchchol.tune.ranking import apart, candidates, current_layouts, variations
 from kernelgen import Layout
 
 SECONDS = 50.0
 """The default time limit of tuning a case."""
 
-# How many kernels of a case are measured in turns with today's, and how many have their variations tried.
+# How many kernels of a case are measured alternating with the current one, and how many have their variations tried.
 _CHALLENGERS, _VARIED = 2, 2
 # Shares of the time: kept for the variations of the best, and the most that the last measurements may take.
 _VARIATIONS_SHARE, _FINAL_SHARE = 0.25, 0.4
@@ -114,10 +114,10 @@ def tune_case(
 ) -> Outcome:
     """Find the best schedules for an order and a batch: on arrays as they are, and on batches in chunks.
 
-    The schedules of today are measured first. What is promising follows (`ranking.candidates`), compiled in
-    parallel ahead of each round, then variations of the best. The best of each layout and of today's chunk are
-    measured in turns with what is used there today, which only gives way past a margin. After an interrupt nothing
-    more is measured: what is not decided by then is decided by the rows so far, where today's is among them.
+    The current schedules are measured first. What is promising follows (`ranking.candidates`), compiled in
+    parallel ahead of each round, then variations of the best. The best of each layout and of the current chunk
+    are measured alternating with what is used there now, which gives way only past a margin. After an interrupt
+    nothing more is measured: what is not decided by then is decided by the rows so far, if they have the current one.
 
     With the `objective` "energy" the fastest of each layout are measured by what they use, at most
     `least_energy.MOST_FINALISTS` in all, after the search, which then has all of its time.
@@ -128,8 +128,8 @@ def tune_case(
         If nothing can be measured.
     """
     begin = time.monotonic()
-    today = layouts_of_today(wanted, kinds)
-    usual = [site.point(default_choice(wanted.on(each)).spec, each.chunk, wanted.size) for each in today]
+    current = current_layouts(wanted, kinds)
+    usual = [site.point(default_choice(wanted.on(each)).spec, each.chunk, wanted.size) for each in current]
     found = candidates(wanted, kinds, families, site)
     everything = list(dict.fromkeys([*usual, *found]))
     search = _Search(measurer, site, wanted, jobs or available_threads(), show, len(everything), begin, seconds)
@@ -137,7 +137,7 @@ def tune_case(
     known = [row for row in search.rows.values() if row.correct]
     entries, interrupt = list[Tuned](), None
     try:
-        for entry in _decided(search, found, today, kinds, seconds, by_energy=objective == "energy"):
+        for entry in _decided(search, found, current, kinds, seconds, by_energy=objective == "energy"):
             entries.append(entry)
         if not entries:
             statuses = sorted({f"{row.status} {row.message}".strip() for row in search.rows.values()})
@@ -148,7 +148,7 @@ def tune_case(
         interrupt = error
         done = {entry.case for entry in entries}
         entries += _by_rows(
-            search, [each for each in _contests(search, today, kinds) if each.request.case not in done]
+            search, [each for each in _contests(search, current, kinds) if each.request.case not in done]
         )
     floor = max((row.floor_seconds for row in known if row.floor_seconds >= 0), default=0.0)
     placed = placements(entries, site, floor)
@@ -158,7 +158,7 @@ def tune_case(
 def _decided(
     search: _Search,
     found: Sequence[Point],
-    today: Sequence[Layout],
+    current: Sequence[Layout],
     kinds: Sequence[str],
     seconds: float,
     *,
@@ -169,7 +169,7 @@ def _decided(
     each_round = sum(row.wall_seconds for row in search.rows.values() if row.correct) * (1 + _CHALLENGERS) or 1.0
     rounds = max(_MIN_ROUNDS, min(ROUNDS, int(_FINAL_SHARE * seconds / each_round)))
     _explore(search, found, kinds, seconds - (0 if by_energy else min(rounds * each_round, _FINAL_SHARE * seconds)))
-    contests = _contests(search, today, kinds, least_energy.MOST_FINALISTS if by_energy else _CHALLENGERS)
+    contests = _contests(search, current, kinds, least_energy.MOST_FINALISTS if by_energy else _CHALLENGERS)
     share = least_energy.MOST_FINALISTS // max(len(contests), 1)
     for contest in contests:
         if by_energy:
@@ -196,19 +196,19 @@ def _by_rows(search: _Search, contests: Sequence[Contest]) -> list[Tuned]:
     rows = {point: row for point, row in search.rows.items() if row.correct}
     entries = []
     for contest in contests:
-        today, *others = contest.points(search.site)
-        if today in rows:
-            mine = [rows[point] for point in (today, *others) if point in rows]
+        current, *others = contest.points(search.site)
+        if current in rows:
+            mine = [rows[point] for point in (current, *others) if point in rows]
             entries += [entry for entry in [contest.decided(mine, search.site)] if entry]
     return entries
 
 
 def _contests(
-    search: _Search, today: Sequence[Layout], kinds: Sequence[str], challengers: int = _CHALLENGERS
+    search: _Search, current: Sequence[Layout], kinds: Sequence[str], challengers: int = _CHALLENGERS
 ) -> list[Contest]:
-    """The contests of today's layouts, and of the fastest chunk, each with at most `challengers` of them."""
+    """The contests of the current layouts, and of the fastest chunk, each with at most `challengers` of them."""
     fastest = [Layout(kind, best[0].chunk, best[0].spec.order) for kind in kinds if (best := search.best(kind))]
-    return [_contest(search, layout, challengers) for layout in dict.fromkeys([*today, *fastest])]
+    return [_contest(search, layout, challengers) for layout in dict.fromkeys([*current, *fastest])]
 
 
 def _contest(search: _Search, layout: Layout, most: int) -> Contest:

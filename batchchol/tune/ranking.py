@@ -29,8 +29,8 @@ _NEIGHBOURS = 24
 _T = TypeVar("_T")
 
 
-def layouts_of_today(wanted: Request, kinds: Sequence[str]) -> list[Layout]:
-    """The layouts in use today, of these kinds: those of arrays and of batches."""
+def current_layouts(wanted: Request, kinds: Sequence[str]) -> list[Layout]:
+    """The layouts now in use, of these kinds: those of arrays and of batches."""
     n, math, at = wanted.problem.n, wanted.problem.math, wanted.where
     chunked = [default_layout(n, batch=wanted.batch, math=each, **at) for each in (None, math)]
     chunked.append(array_layout(n, wanted.size, math=math, **at))
@@ -39,10 +39,10 @@ def layouts_of_today(wanted: Request, kinds: Sequence[str]) -> list[Layout]:
 
 
 def candidates(wanted: Request, kinds: Sequence[str], families: Sequence[str], site: Site) -> list[Point]:
-    """Everything worth trying, the kinds of layouts in turns.
+    """Everything worth trying, the kinds of layouts in turn.
 
     First what tables name for orders, batches and chunks nearby, the nearest first; then the candidates of each
-    family in turns, of tile sizes near those of the neighbours first.
+    family in turn, of tile sizes near those of the neighbours first.
     """
     queues = [_of_kind(wanted, kind, families, site) for kind in kinds]
     return _unique(_in_turns(queues))
@@ -112,7 +112,7 @@ def apart(found: Iterable[Point]) -> list[Point]:
 
 
 def variations(best: Iterable[Point], site: Site) -> list[Point]:
-    """Good candidates with the choices that matter less, in turns; `pdl` only where it is another kernel."""
+    """Good candidates with the choices that matter less, in turn; `pdl` only where it is another kernel."""
     pdl = site.gpu and has_pdl(site.arch)
     queues = [[replace(each, spec=spec) for spec in enumerated.variations(each.spec, pdl=pdl)] for each in best]
     return _unique(_in_turns(queues))

@@ -43,7 +43,7 @@ def streams(spec: KernelSpec) -> bool:
 def factorization_variables(
     spec: KernelSpec, schedule: ThreadSchedule, *, in_place: bool, apart: bool
 ) -> dict[str, object]:
-    """What the templates of a factorization ask of a spec; `apart` is whether it is in a chunk of its own."""
+    """The variables of a factorization's templates, by a spec; `apart` is whether it is in a chunk of its own."""
     problem = spec.problem
     program = tile_program(problem.n, schedule.nb, schedule.looking, in_place=in_place)
     if schedule.unroll == "full":
@@ -106,7 +106,7 @@ def _support_kernel(template: str, entry: str, dtype: str, target: str) -> Kerne
 
 
 def target_variables(target: Target, dtype: str) -> dict[str, object]:
-    """What the templates of a SIMD target ask of it."""
+    """The variables of a SIMD target's templates."""
     lanes, word = target.lanes(dtype), 16 // ELEMENT_BYTES[dtype]
     shuffles = transposition(lanes, word)
     return {

@@ -1,4 +1,4 @@
-"""What every target's generator shares: the source of a kernel, its microkernels and the templates."""
+"""The common part of all generators: the source of a kernel, its microkernels and the templates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelgen.spec import KernelSpec
 # Part of every cache key: raise it when the templates change what a kernel does.
 GENERATOR_VERSION = 2
 
-# What C calls a dtype.
+# The names of dtypes in C.
 SCALARS = {"float32": "float", "float64": "double"}
 
 
@@ -64,7 +64,7 @@ class KernelSource:
 
 
 def render(template: str, **variables: object) -> str:
-    """The text that a template makes of these variables; one that it lacks is an error."""
+    """The text of a template with these variables; a missing one is an error."""
     return _environment().get_template(template).render(**variables)
 
 

@@ -1,4 +1,4 @@
-"""CUDA sources of what a GPU does besides factoring: copies between layouts, data sets, the residual, ceilings."""
+"""CUDA sources of the other work of a GPU: copies between layouts, data sets, residuals, ceilings."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def support_kernel(name: str, dtype: str = "float32") -> KernelSource:
     Parameters
     ----------
     name : str
-        A key of `_KERNELS`. What it does, and its arguments, the source says at its beginning.
+        A key of `_KERNELS`. The source says at its beginning what it does, and its arguments.
     dtype : {"float32", "float64"}
         Of the elements; "copy" and "empty" do not depend on it.
 

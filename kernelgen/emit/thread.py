@@ -108,7 +108,7 @@ def launch_of(problem: Problem, schedule: ThreadSchedule) -> Launch:
 
 
 def variables_of(spec: KernelSpec) -> dict[str, Any]:
-    """What the templates of the families block, warp and strip ask of a spec."""
+    """The variables of the templates of families other than thread, by a spec."""
     problem = spec.problem
     return {
         "spec": spec,

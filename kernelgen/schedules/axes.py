@@ -163,7 +163,7 @@ def required_axes(schedule: type[BaseSchedule]) -> tuple[str, ...]:
 
 
 def check_gpu(family: str, target: Target) -> None:
-    """Refuse a CPU for a family that it has not."""
+    """Refuse a CPU for a family that only GPUs have."""
     require(target.gpu, "family", family, f"target {target.name!r} has the family 'thread' alone")
 
 

@@ -86,7 +86,7 @@ class BlockShape:
 
     @property
     def working_threads(self) -> int:
-        """As many as a group has tiles: whole warps."""
+        """A thread for each tile of a group, in whole warps."""
         return -(-self.tiles * self.lanes // WARP) * WARP
 
     @property
@@ -96,12 +96,12 @@ class BlockShape:
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """Threads of a block."""
         return self.factoring_threads + self.solvers * WARP
 
     @property
     def factoring_threads(self) -> int:
-        """Those of a block that have tiles."""
+        """Threads of a block that have tiles."""
         return self.working_threads + (self.spare - self.fold) * WARP
 
     @property
@@ -165,7 +165,7 @@ class BlockShape:
 
     @property
     def barriers(self) -> int:
-        """Those of the pipeline: three to each column of tiles, and one more where whole pieces are to follow.
+        """Barriers of the pipeline: three to each column of tiles, and one more where whole pieces are to follow.
 
         Who waits at a barrier must see each of its phases: those who have every second group have barriers for it.
         """
@@ -194,7 +194,7 @@ class BlockShape:
 
     @property
     def early_threads(self) -> int:
-        """Those that have a tile of the last `early` columns, and no spare warp to take turns with."""
+        """Threads that have a tile of the last `early` columns, and no spare warp to take turns with."""
         first = self.tiles * self.lanes - self.early * (self.early + 1) // 2 * self.lanes
         return max(min(self.tiles * self.lanes, self.relieved) - first, 0)
 

@@ -124,12 +124,12 @@ class StripShape:
 
     @property
     def working_warps(self) -> int:
-        """Those of a block that have tiles."""
+        """Warps of a block that have tiles."""
         return self.first_warps[-1]
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """Threads of a block."""
         return WARP * (self.working_warps + self.solvers)
 
     @property
@@ -159,7 +159,7 @@ class StripShape:
 
     @property
     def barriers(self) -> int:
-        """Those of all groups that have some of their own."""
+        """Barriers of all groups that have some of their own."""
         return self.turn_barriers * self.turns
 
     @property

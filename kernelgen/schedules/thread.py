@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from typing import Any, ClassVar
 
-from kernelgen.gpu import (
-    MAX_SHARED_BYTES,
-    WARP,
-)
+from kernelgen.gpu import MAX_SHARED_BYTES, WARP
 from kernelgen.operations import OPERATIONS, Operation
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
@@ -23,30 +20,24 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
-from kernelgen.schedules.general_stage import (
-    MAX_GENERAL_REGISTERS,
-    MAX_ROW_REGISTERS,
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, straight_line_operations
+from kernelgen.schedules.general_matrices import check_general
+from kernelgen.schedules.stages.general import (
     MAX_SPLIT,
-    PANEL,
     BlockStage,
     GeneralStage,
     SharedStage,
     SplitStage,
     WarpsStage,
-    most_general_order,
-    registers_of_one,
 )
-from kernelgen.schedules.lane_stage import LaneStage
-from kernelgen.schedules.panel_stage import PanelStage
-from kernelgen.schedules.reflector_stage import MAX_COLUMN_REGISTERS as MAX_SHARE_REGISTERS
-from kernelgen.schedules.reflector_stage import SPLITS as REFLECTOR_SPLITS
-from kernelgen.schedules.reflector_stage import ReflectorStage
-from kernelgen.schedules.thread_stages import SolveStage, ThreadStage
-from kernelgen.schedules.triangle_stage import TriangleStage
+from kernelgen.schedules.stages.lanes import LaneStage
+from kernelgen.schedules.stages.panels import PanelStage
+from kernelgen.schedules.stages.reflectors import ReflectorStage
+from kernelgen.schedules.stages.rows import RowsStage, check_rows
+from kernelgen.schedules.stages.thread import SolveStage, ThreadStage
+from kernelgen.schedules.stages.triangles import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
-# One multiply-add is one line of straight-line code, and compile time grows faster than that: this is n up to 33.
-FULL_UNROLL_BUDGET = 6_600
 # Threads of a block: the literature ties them to the chunk; this is the chunk that is laid out by default.
 DEFAULT_THREADS = 32
 MAX_THREADS = 512
@@ -139,7 +130,7 @@ class ThreadSchedule(BaseSchedule):
         works = f"{problem.op} has no right-hand sides, use None"
         require(self.rhs is None or problem.operation.has_columns, "rhs", self.rhs, works)
         if problem.operation.general:
-            _check_general(self, problem, layout)
+            check_general(self, problem, layout)
             return
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
         operations += problem.n**3 // 3 if problem.operation.inverts else 0
@@ -155,6 +146,9 @@ class ThreadSchedule(BaseSchedule):
         stages = bool(self.staged) and self.threads is not None
         works = "solves by factors where they are do not wait for their predecessors themselves, use None"
         require(not self.pdl or stages or problem.operation.factors, "pdl", self.pdl, works)
+        if self.split and problem.op == "posv":
+            _check_split(self, problem, layout)
+            return
         works = "only staged solves by given factors have several threads to a matrix, use None"
         require(self.split is None or (stages and not problem.operation.factors), "split", self.split, works)
         if self.threads is not None and apart:
@@ -233,92 +227,8 @@ class ThreadSchedule(BaseSchedule):
         return (*parts, *super().details(layout))
 
 
-def _check_general(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
-    """Refuse what kernels of general matrices cannot do: those of GPUs have them in registers."""
-    n, gpu = problem.n, schedule.threads is not None
-    operations = general_operations(problem)
-    # Several threads each update all of their rows in every step: some of them have been pivots already.
-    if schedule.split and (problem.operation.rectangular or schedule.staged):
-        # Reflectors come in loops where there are many, and so do panels in shared memory.
-        operations = 0
-    elif schedule.split and schedule.split > WARP:
-        # Warps update in loops.
-        operations = -(-n // WARP) * (-(-n * WARP // schedule.split) + PANEL) * PANEL
-    elif schedule.split:
-        operations = -(-n // schedule.split) * n * (n + 1) // 2
-    code = f"n={n} is {operations:,} operations of straight-line code"
-    works = f"{code}, over the budget of {FULL_UNROLL_BUDGET:,}; use unroll='tiles'"
-    require(schedule.unroll != "full" or operations <= FULL_UNROLL_BUDGET, "unroll", schedule.unroll, works)
-    works = "on a CPU general matrices are factored in a chunk apart in any case, use staged=True"
-    require(gpu or schedule.staged is True, "staged", schedule.staged, works)
-    if not gpu:
-        return
-    works = "only LU by a thread or whole warps to a matrix, and QR by few lanes or whole warps, have it, use None"
-    require(not schedule.staged or _may_stage(schedule, problem), "staged", schedule.staged, works)
-    threads = schedule.threads or DEFAULT_THREADS
-    require(threads % WARP == 0, "threads", threads, f"warps work together, use a multiple of {WARP}")
-    works = "general matrices stay in registers, use 'full'"
-    require(schedule.unroll == "full", "unroll", schedule.unroll, works)
-    split = schedule.split
-    works = f"use a power of two, or a multiple of {WARP}"
-    require(split is None or split & (split - 1) == 0 or split % WARP == 0, "split", split, works)
-    stage = schedule.general_stage(problem, layout)
-    if isinstance(stage, ReflectorStage):
-        _check_shares(stage, threads)
-    elif isinstance(stage, PanelStage):
-        works = f"a block has whole matrices, use a multiple of split={split}"
-        require(threads % stage.split == 0, "threads", threads, works)
-    elif not isinstance(stage, LaneStage):
-        _check_registers(problem, stage, threads, split)
-    shared = stage.shared_bytes(threads)
-    works = f"n={n} is {shared:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
-    require(shared <= MAX_SHARED_BYTES, "threads", threads, works)
-
-
-def _may_stage(schedule: ThreadSchedule, problem: Problem) -> bool:
-    """Whether a GPU's threads may have a general matrix, or columns of it, in shared memory, though not all would."""
-    if problem.operation.rectangular:
-        return any(stage(problem, schedule.split or 1).fits for stage in (LaneStage, PanelStage))
-    return (schedule.split or 0) % WARP == 0 and (problem.operation.factors or schedule.split is not None)
-
-
-def _check_registers(
-    problem: Problem,
-    stage: GeneralStage | SharedStage | SplitStage | WarpsStage | BlockStage,
-    threads: int,
-    split: int | None,
-) -> None:
-    """Refuse general matrices that threads have too few registers for."""
-    if isinstance(stage, WarpsStage):
-        works = f"a block has one matrix, whose {stage.warps} warps of columns take {stage.threads}; use those"
-        require(threads == stage.threads, "threads", threads, works)
-    if isinstance(stage, BlockStage):
-        works = f"a block has whole matrices, use a multiple of split={split}"
-        require(threads % stage.split == 0, "threads", threads, works)
-    if isinstance(stage, SharedStage):
-        who, registers, limit = "a thread", stage.registers, MAX_GENERAL_REGISTERS
-    elif isinstance(stage, SplitStage | WarpsStage | BlockStage):
-        who, registers, limit = f"each of its {split} threads", stage.registers, MAX_ROW_REGISTERS
-    else:
-        who, registers, limit = "a thread", registers_of_one(problem), MAX_GENERAL_REGISTERS
-    most = most_general_order(problem.dtype, split)
-    works = f"a matrix takes {registers} registers of {who}, over {limit}; use up to {most}, or a larger split"
-    require(registers <= limit, "n", problem.n, works)
-
-
-def _check_shares(stage: ReflectorStage, threads: int) -> None:
-    """Refuse to have a matrix's columns in threads that are too few, or not those of a block."""
-    split = stage.split
-    works = f"threads share the columns of a matrix, use one of {', '.join(map(str, REFLECTOR_SPLITS))}"
-    require(split in REFLECTOR_SPLITS, "split", split, works)
-    works = f"a matrix takes {stage.registers} registers of each thread, over {MAX_SHARE_REGISTERS}; use more"
-    require(stage.registers <= MAX_SHARE_REGISTERS, "split", split, works)
-    works = f"a block has all threads of a matrix, use {split}"
-    require(split <= WARP or threads == split, "threads", threads, works)
-
-
 def _threads_of(problem: Problem, split: int | None) -> int:
-    """Those of a block, by default."""
+    """Threads of a block, by default."""
     if split is None or split <= WARP:
         return DEFAULT_THREADS
     return split if problem.operation.rectangular else WarpsStage(problem, split).threads
@@ -340,6 +250,20 @@ def _check_kept(schedule: ThreadSchedule, stage: SolveStage) -> None:
     works = "straight-line code has no tiles, use 1"
     require(schedule.unroll == "tiles" or schedule.nb == 1, "nb", schedule.nb, works)
     _check_room(stage)
+
+
+def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
+    """Refuse what several threads to a matrix cannot factor and solve with at once."""
+    split, threads = schedule.split or 1, schedule.threads or DEFAULT_THREADS
+    works = "threads share packed matrices alone, one right-hand side at a time: staged=True, unroll='full', rhs=1"
+    plain = schedule.staged and schedule.unroll == "full" and schedule.rhs == 1 and schedule.looking == "left"
+    require(bool(plain and layout == "chunked"), "split", split, works)
+    works = f"blocks have {WARP} matrices, of chunks of as many or more, use threads={WARP * split}"
+    require(threads == WARP * split, "threads", threads, works)
+    require(schedule.stride is not None and schedule.stride % WARP == 0, "stride", schedule.stride, works)
+    works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
+    require(schedule.blocks is not None, "blocks", schedule.blocks, works)
+    check_rows(RowsStage(problem, split))
 
 
 def _check_room(stage: ThreadStage | SolveStage) -> None:
@@ -371,14 +295,3 @@ def _check_staged_solve(schedule: ThreadSchedule, problem: Problem, layout: str)
     works = f"n={problem.n} is {taken:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block; use fewer"
     works += " of them, or a larger split"
     require(taken <= MAX_SHARED_BYTES, "threads", threads, works)
-
-
-def general_operations(problem: Problem) -> int:
-    """Lines of the straight-line code of a factorization of a general matrix."""
-    m, n = problem.rows, problem.n
-    return m * n * min(m, n) if problem.operation.rectangular else (n**3 - n) // 3 + n**2
-
-
-def straight_line_operations(n: int) -> int:
-    """Multiply-adds, scalings and square roots of one factorization: the lines of its straight-line code."""
-    return (n**3 - n) // 6 + n * (n + 1) // 2

@@ -24,7 +24,7 @@ from kernelgen.schedules.axes import (
     switch,
     word,
 )
-from kernelgen.schedules.warp_image import WarpImage
+from kernelgen.schedules.stages.warp import WarpImage
 from kernelgen.targets import ELEMENT_BYTES, Target
 
 # Order of a tile of tensor cores' results, and of a block of its rows.
@@ -84,12 +84,12 @@ class WarpShape:
 
     @property
     def most_tiles(self) -> int:
-        """Those of the warp that has most."""
+        """Tiles of the warp that has the most."""
         return max(len(self.tiles(warp)) for warp in range(self.warps))
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """Threads of a block."""
         return WARP * self.warps * self.teams
 
     @property
@@ -260,11 +260,11 @@ class WarpSchedule(BaseSchedule):
         require(not self.staged or taken <= MAX_SHARED_BYTES, "teams", self.teams, works)
 
     def image(self, problem: Problem) -> WarpImage:
-        """Where a team's matrices are in shared memory if they are staged."""
+        """The place of a team's matrices in shared memory, if they are staged."""
         return WarpImage(problem.n, self.matrices, problem.dtype, self.warps)
 
     def image_bytes(self, problem: Problem) -> int:
-        """Those of a team's image, if there is one."""
+        """Bytes of a team's image, if there is one."""
         return self.image(problem).scalars * ELEMENT_BYTES[problem.dtype] if self.staged else 0
 
     def _shared_bytes(self, problem: Problem, layout: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from kernelgen.gpu import MAX_SHARED_BYTES, WARP
@@ -17,6 +19,11 @@ TILE = 8
 MAX_WARPS = 16
 # Right-hand sides are rows of one more tile.
 MAX_RHS = TILE
+# Rows of the identity that may fill the last tile, and the largest order for which it was measured that they pay.
+MAX_BORDER: Mapping[str, int] = MappingProxyType({"float32": 3, "float64": 0})
+MAX_BORDERED = 128
+# Orders of float64 for whose rows by fours three warps or more have registers, with as many blocks as fit otherwise.
+BY_FOURS = (*range(81, 97), *range(113, 129))
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,31 @@ class WholeShape:
         return -(-self.n // TILE)
 
     @property
+    def border(self) -> int:
+        """Rows of the identity below the matrix, which fill the last tile: few, where nothing is solved."""
+        missing = -self.n % TILE
+        return missing if missing <= MAX_BORDER[self.dtype] and self.n <= MAX_BORDERED and not self.rhs else 0
+
+    @property
+    def pieces(self) -> bool:
+        """Whether rows of an array come and go by pieces of 16 bytes; one warp has float64 by fours sooner."""
+        alone = self.warps == 1 and self.n <= MAX_BORDERED and not self.rhs
+        return self.n % (4 if self.dtype == "float32" or alone else 2) == 0
+
+    @property
+    def by_fours(self) -> bool:
+        """Whether four rows that come and go by elements do so at a time, for which there must be registers."""
+        few = self.dtype == "float32" or self.warps == 1 or (self.warps > 2 and self.n in BY_FOURS)
+        return few and self.n <= MAX_BORDERED and not (self.rhs or self.pieces)
+
+    @property
     def rows(self) -> int:
-        """Those of the first panel."""
-        return self.n + self.rhs
+        """Rows of the first panel."""
+        return self.n + self.border + self.rhs
 
     @property
     def tiles(self) -> int:
-        """Those of the first panel."""
+        """Tiles of the first panel."""
         return -(-self.rows // TILE)
 
     @property
@@ -58,7 +83,7 @@ class WholeShape:
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """Threads of a block."""
         return WARP * self.warps
 
     @property

@@ -136,7 +136,7 @@ def test_a_slowdown_by_two_is_flagged_and_equal_commits_are_not(scratch: Scratch
     before = scratch.commit(mark=1)
     same = scratch.commit(mark=2)
     slower = scratch.commit(mark=3, loops=2 * LOOPS)
-    options = ("--factor", "1.5", "--machine", "testbed", "--bench", "time_work")
+    options = ("--factor", "1.5", "--machine", "testbed", "--bench", "time_work", "--attribute", "rounds=1")
 
     equal = scratch.asv("continuous", *options, before, same)
     assert equal.returncode == 0, equal.stdout

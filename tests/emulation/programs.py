@@ -26,7 +26,9 @@ from batchchol.artifacts.cache import ArtifactCache, cache_key
 from batchchol.artifacts.scratch import scratch_folder
 from kernelgen import KernelSource, Launch
 
-from ..fenced_memory import SECTOR_BYTES, VECTOR_BYTES, Array, FencedMemory
+from ..fenced_memory import SECTOR_BYTES, VECTOR_BYTES, Array
+from ..system_headers import faster_linker
+from .arguments import EmulationError, check_arguments, fence
 
 _FOLDER = Path(__file__).parent
 _HEADER = _FOLDER / "cuda_emulation.h"
@@ -81,7 +83,7 @@ _FLAGS = (
     "-Wno-unknown-warning-option",  # GCC and clang each have options that the other has not
     "-Wno-ignored-optimization-argument",
     "-Wno-maybe-uninitialized",  # guesses, other ones at every level of optimization
-    "-Wno-ignored-attributes",  # of an element type, where it is a template argument: only its alignment is left out
+    "-Wno-ignored-attributes",  # of elements' types as arguments of templates
     "-Wno-unknown-pragmas",
     "-Wno-unused-parameter",  # every kernel of a kind has the same parameters, used or not
     "-fsanitize=bounds,signed-integer-overflow,shift,integer-divide-by-zero",
@@ -106,10 +108,6 @@ _DYNAMIC_SHARED = re.compile(
     r"\bextern\s+(?=[^;]*__shared__)(?:(?:__shared__|__align__\(\w+\)|alignas\(\w+\))\s+)+"
     r"(?P<type>\w[\w: ]*?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
-
-
-class EmulationError(AssertionError):
-    """A kernel did what a GPU would not let it do, or was called with what it does not take."""
 
 
 class _Geometry(ctypes.Structure):
@@ -153,7 +151,7 @@ class CudaProgram:
         results: list[dict[int, Array]] = []
         for order in orders:
             alignment = SECTOR_BYTES if "_strip_" in source.entry else VECTOR_BYTES
-            fenced = _fence(arrays, codes, arguments, at_end=order == ORDERS[0], alignment=alignment)
+            fenced = fence(arrays, codes, arguments, at_end=order == ORDERS[0], alignment=alignment)
             pointers = [
                 fenced[argument.ctypes.data].array.ctypes.data if isinstance(argument, np.ndarray) else argument
                 for argument in arguments
@@ -254,7 +252,7 @@ def _unasked(declaration: re.Match[str]) -> str:
 
 def _build(command: tuple[str, ...], text: str) -> bytes:
     inputs = ("-x", "c++", "-", "-x", "none", _runtime())
-    words = (*command, *_header_options(command), *_linker(), "-shared", *inputs, *_LIBRARIES)
+    words = (*command, *_header_options(command), *faster_linker(), "-shared", *inputs, *_LIBRARIES)
     with scratch_folder() as folder:
         output = folder / "program.so"
         message = _compile(words, text, output)
@@ -318,12 +316,6 @@ def _left_out() -> tuple[str, ...]:
     return () if _compile(command, "", Path(os.devnull)) else _LEFT_OUT
 
 
-@cache
-def _linker() -> tuple[str, ...]:
-    """The faster one of GNU's, where it is installed."""
-    return ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
-
-
 def _compiler() -> tuple[str, ...]:
     for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
         if name and shutil.which(name.split()[0]):
@@ -359,51 +351,3 @@ def _geometry(
         order == ACROSS_WARPS,
         _FLUSH_DENORMALS in flags,
     )
-
-
-def check_arguments(entry: str, codes: Sequence[str], arguments: Sequence[Any]) -> None:
-    """Refuse what does not fit the parameters: their number, an array's dtype, a number's type, or its range."""
-    if len(codes) != len(arguments):
-        raise EmulationError(f"{entry}: got {len(arguments)} arguments, expected {len(codes)}: {' '.join(codes)}")
-    for place, (code, argument) in enumerate(zip(codes, arguments, strict=True)):
-        if not _fits(code, argument):
-            got = f"{argument.dtype} array" if isinstance(argument, np.ndarray) else repr(argument)
-            raise EmulationError(f"{entry}: argument {place} is {got}, the parameter is {code}")
-
-
-def _fits(code: str, argument: Any) -> bool:
-    if code.startswith("*"):
-        element = code.removeprefix("*").removeprefix("c")
-        return (
-            isinstance(argument, np.ndarray)
-            and argument.flags.c_contiguous
-            and element in ("v0", _code(argument.dtype))
-        )
-    if isinstance(argument, np.generic):
-        return code == _code(argument.dtype)
-    if isinstance(argument, int):
-        return code[0] in "iu" and np.iinfo(code).min <= argument <= np.iinfo(code).max
-    return isinstance(argument, float) and code[0] == "f"
-
-
-def _code(dtype: np.dtype[Any]) -> str:
-    return f"{dtype.kind}{dtype.itemsize}"
-
-
-def _fence(
-    arrays: Mapping[int, Array], codes: Sequence[str], arguments: Sequence[Any], *, at_end: bool, alignment: int
-) -> dict[int, FencedMemory]:
-    """Copies of the arrays between fences; those that only constant parameters point to may not be written."""
-    fenced = {}
-    for address, array in arrays.items():
-        memory = FencedMemory(array.shape, array.dtype, at_end=at_end, alignment=alignment)
-        memory.array[...] = array
-        pointing = [code for code, argument in zip(codes, arguments, strict=True) if _is_at(argument, address)]
-        if all(code.startswith("*c") for code in pointing):
-            memory.forbid_writing()
-        fenced[address] = memory
-    return fenced
-
-
-def _is_at(argument: Any, address: int) -> bool:
-    return isinstance(argument, np.ndarray) and argument.ctypes.data == address

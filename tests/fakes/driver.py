@@ -92,6 +92,10 @@ class FakeDriver(Driver):
     def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
         (ctypes.c_uint32 * count).from_address(address)[:] = [word & 0xFFFFFFFF] * count
 
+    def fetch(self, address: int, place: int, nbytes: int) -> None:
+        self.synchronize()
+        ctypes.memmove(place, address, nbytes)
+
     def wait_for(self, other: int, stream: int) -> None:
         self.gpu.waits.append((other, stream))
 

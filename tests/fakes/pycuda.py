@@ -237,15 +237,26 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
     package, driver, gpuarray = (ModuleType(name) for name in ("pycuda", "pycuda.driver", "pycuda.gpuarray"))
     package.__dict__.update(driver=driver, gpuarray=gpuarray, __path__=[])
     gpuarray.__dict__.update(GPUArray=GPUArray)
+    driver.__dict__.update(
+        Error=Error,
+        LogicError=LogicError,
+        MemoryError=OutOfDeviceMemory,
+        Context=Context,
+        Device=_device_class(gpu),
+        Event=_event_class(gpu),
+        Function=Function,
+        Stream=Stream,
+        func_cache=SimpleNamespace(PREFER_L1="l1", PREFER_SHARED="shared"),
+        function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="MAX_DYNAMIC_SHARED_SIZE_BYTES"),
+        device_attribute=SimpleNamespace(**ATTRIBUTES),
+        get_driver_version=lambda: 13000,
+        **_loading(gpu),
+        **_memory(gpu),
+    )
+    return {"pycuda": package, "pycuda.driver": driver, "pycuda.gpuarray": gpuarray}
 
-    def init() -> None:
-        if gpu.init_error:
-            raise LogicError(f"cuInit failed: {gpu.init_error}")
 
-    def copy(destination: int, source: int, nbytes: int) -> None:
-        gpu.require()
-        ctypes.memmove(destination, source, nbytes)
-
+def _device_class(gpu: FakeGpu) -> type:
     class Device:
         def __init__(self, ordinal: int) -> None:
             self.retain_primary_context = lambda: Context(CONTEXT + ordinal)
@@ -257,6 +268,10 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         pci_bus_id = staticmethod(lambda: "0000:01:00.0")
         get_attribute = staticmethod(lambda attribute: attribute)
 
+    return Device
+
+
+def _event_class(gpu: FakeGpu) -> type:
     class Event:
         def record(self) -> None:
             self.time = gpu.clock
@@ -267,12 +282,20 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         def time_till(self, other: Event) -> float:
             return (other.time - self.time) * 1e3
 
+    return Event
+
+
+def _loading(gpu: FakeGpu) -> dict[str, Any]:
     class Module:
         def get_function(self, entry: str) -> Function:
             gpu.require(pushed=True)
             if entry not in gpu.sources:
                 raise LogicError("cuModuleGetFunction failed: named symbol not found")
             return Function(entry)
+
+    def init() -> None:
+        if gpu.init_error:
+            raise LogicError(f"cuInit failed: {gpu.init_error}")
 
     def load(image: bytes) -> Module:
         gpu.require(pushed=True)
@@ -281,32 +304,25 @@ def _modules(gpu: FakeGpu) -> dict[str, ModuleType]:
         gpu.loaded.append("pycuda")
         return Module()
 
-    def memory_info() -> tuple[int, int]:
+    return {"init": init, "module_from_buffer": load}
+
+
+def _memory(gpu: FakeGpu) -> dict[str, Any]:
+    def copy(destination: int, source: int, nbytes: int) -> None:
+        gpu.require()
+        ctypes.memmove(destination, source, nbytes)
+
+    def info() -> tuple[int, int]:
         gpu.require()
         return gpu.total - gpu.used, gpu.total
 
-    driver.__dict__.update(
-        Error=Error,
-        LogicError=LogicError,
-        MemoryError=OutOfDeviceMemory,
-        Context=Context,
-        Device=Device,
-        Event=Event,
-        Function=Function,
-        Stream=Stream,
-        func_cache=SimpleNamespace(PREFER_L1="l1", PREFER_SHARED="shared"),
-        function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="MAX_DYNAMIC_SHARED_SIZE_BYTES"),
-        init=init,
-        module_from_buffer=load,
-        device_attribute=SimpleNamespace(**ATTRIBUTES),
-        get_driver_version=lambda: 13000,
-        mem_alloc=gpu.allocate,
-        mem_get_info=memory_info,
-        memcpy_htod=lambda address, a: copy(address, a.ctypes.data, a.nbytes),
-        memcpy_dtoh=lambda a, address: copy(a.ctypes.data, address, a.nbytes),
-        memcpy_dtod_async=copy,
-        memcpy_htod_async=lambda address, a, stream: copy(address, a.ctypes.data, a.nbytes),
-        memcpy_dtoh_async=lambda a, address, stream: copy(a.ctypes.data, address, a.nbytes),
-        pagelocked_empty=np.empty,
-    )
-    return {"pycuda": package, "pycuda.driver": driver, "pycuda.gpuarray": gpuarray}
+    return {
+        "mem_alloc": gpu.allocate,
+        "mem_get_info": info,
+        "memcpy_htod": lambda address, a: copy(address, a.ctypes.data, a.nbytes),
+        "memcpy_dtoh": lambda a, address: copy(a.ctypes.data, address, a.nbytes),
+        "memcpy_dtod_async": copy,
+        "memcpy_htod_async": lambda address, a, stream: copy(address, a.ctypes.data, a.nbytes),
+        "memcpy_dtoh_async": lambda a, address, stream: copy(a.ctypes.data, address, a.nbytes),
+        "pagelocked_empty": np.empty,
+    }

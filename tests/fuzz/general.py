@@ -34,7 +34,7 @@ from batchchol.defaults.rules.general import STRAIGHT_LINE
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, growth, solve_ratios
 from kernelgen import MAX_N, KernelSpec, SpecError
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import MAX_SPLIT
+from kernelgen.schedules.stages.general import MAX_SPLIT
 
 from ..kernel_runs import layout_of, make_spec
 from ..lu_runs import matrices, reference, run
@@ -63,6 +63,8 @@ def random_spec(random: np.random.Generator, backend: str = "cpu") -> KernelSpec
             "math": str(random.choice(["ieee", "fast"])),
         }
         choices |= _of_gpu(random) if backend == "cuda" else _of_cpu(random)
+        if backend == "cuda" and choices["layout"] == "chunked" and random.random() < 0.5:
+            choices["stride"] = int(random.choice([2, 4, 8, 32]))
         try:
             return make_spec(nb=1, looking="right", **choices)
         except SpecError:
@@ -142,7 +144,7 @@ def check_batch(spec: KernelSpec, random: np.random.Generator, backend: str) -> 
     for kind in np.unique(kinds):
         a[kinds == kind] = of_kind(str(kind), random, int((kinds == kind).sum()), n, dtype)
     b = random.standard_normal((size, n, nrhs)).astype(dtype)
-    chunk = int(random.choice([16, 32, 48, 64])) if spec.layout == "chunked" else None
+    chunk = spec.schedule.stride or int(random.choice([16, 32, 48, 64])) if spec.layout == "chunked" else None
     pivots, info, clear = reference(a)
     good = np.isin(kinds, GOOD) & (info == 0)
     sure = good | np.isin(kinds, EXACT) | ((kinds == "denormal") & (math == "ieee")) | np.isin(kinds, ("nan", "inf"))

@@ -617,11 +617,10 @@ template <int W> INLINE void keep_columns(const Place at, const scalar *b, const
             at.own_columns[e] = from[e / W * nrhs + e % W];
 }
 
-/* Tries those again that fail, for which x has right-hand sides. */
-INLINE void repair(const Place at, const bool fails, const scalar *a, scalar *x, int *info, scalar *added, const long long nrhs, const long long stride, const Multiples &multiples)
+/* Tries those again that fail, for which x has right-hand sides. Nothing has been added to any yet. Apart, its code takes nothing of
+ * those without a failure. */
+static __device__ __noinline__ void repair(const Place at, const bool fails, const scalar *a, scalar *x, int *info, scalar *added, const long long nrhs, const long long stride, const Multiples multiples)
 {
-    if (at.lane < at.exist)
-        added[at.first + at.lane] = 0;
     unsigned failed = __ballot_sync(~0u, at.lane < at.exist && fails);
 #pragma unroll 1
     for (; failed != 0; failed &= failed - 1) {
@@ -651,11 +650,14 @@ extern "C" __global__ void __launch_bounds__(32, 1) posv_f32_n5_chunked_col_left
         return;
     fetch_columns<1>(at, b, nrhs, 0);
     fetch_matrices(at, a, stride);
+    if (at.lane < at.exist)
+        added[at.first + at.lane] = 0;
     scalar *const own = at.stage + at.lane * MEMBER;
     wait_for_column(0);
     const mask good = factor_matrix(own, at.own_columns);
+    const bool some_fail = __any_sync(~0u, good != N);
     solve_backward<1>(own, at.own_columns);
-    if (good != N && at.lane < at.exist)
+    if (some_fail && good != N && at.lane < at.exist)
         keep_columns<1>(at, b, nrhs, 0);
     __syncwarp();
     store_columns<1>(at, x, nrhs, 0);
@@ -669,12 +671,13 @@ extern "C" __global__ void __launch_bounds__(32, 1) posv_f32_n5_chunked_col_left
         __syncwarp();
         solve_forward<RHS>(own, at.own_columns);
         solve_backward<RHS>(own, at.own_columns);
-        if (good != N && at.lane < at.exist)
+        if (some_fail && good != N && at.lane < at.exist)
             keep_columns<RHS>(at, b, nrhs, c);
         __syncwarp();
         store_columns<RHS>(at, x, nrhs, c);
     }
-    repair(this_place(batch), good != N, a, x, info, added, nrhs, stride, {first, growth, tries});
+    if (some_fail)
+        repair(this_place(batch), good != N, a, x, info, added, nrhs, stride, {first, growth, tries});
 }
 
 #undef INLINE

@@ -32,10 +32,11 @@ from kernelgen.problem import LAYOUT_KINDS, MATHS, ORDERS
 from kernelgen.schedules import LOOKINGS, UPDATES
 from kernelgen.schedules.axes import CACHES, UNROLLS
 from kernelgen.schedules.block import MAX_LANES, MIN_BLOCK_NB
-from kernelgen.schedules.general_stage import SPLITS
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, straight_line_operations
 from kernelgen.schedules.shared import MAX_SHARED_NB
+from kernelgen.schedules.stages.general import SPLITS
 from kernelgen.schedules.strip import GROUP, TILE
-from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, MAX_THREADS, straight_line_operations
+from kernelgen.schedules.thread import DEFAULT_RHS, MAX_RHS, MAX_THREADS
 from kernelgen.schedules.whole import MAX_WARPS
 
 

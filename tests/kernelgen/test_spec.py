@@ -28,8 +28,9 @@ from kernelgen import (
     WarpSchedule,
     WholeSchedule,
 )
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, straight_line_operations
 from kernelgen.schedules.strip import GROUP
-from kernelgen.schedules.thread import DEFAULT_RHS, FULL_UNROLL_BUDGET, MAX_RHS, straight_line_operations
+from kernelgen.schedules.thread import DEFAULT_RHS, MAX_RHS
 
 from .spec_strategies import specs
 

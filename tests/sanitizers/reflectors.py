@@ -12,7 +12,7 @@ from batchchol.backends import lapack_qr
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios
 from kernelgen import KernelSpec, Problem, SpecError, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.reflector_stage import SPLITS
+from kernelgen.schedules.stages.reflectors import SPLITS
 
 from .cases import LAYOUTS, ORDERS, SMALL_BATCHES, Case
 

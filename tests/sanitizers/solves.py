@@ -27,7 +27,7 @@ from kernelgen import (
     WholeSchedule,
 )
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import least_split
+from kernelgen.schedules.stages.general import least_split
 from kernelgen.schedules.strip import TILE
 
 from .cases import BATCHES, LAYOUTS, ORDERS, SMALL_BATCHES, Case
@@ -132,13 +132,25 @@ def _least_squares(turn: int, problem: Problem, layout: Layout) -> Iterator[Case
 
 
 def _by_rows() -> Iterator[Case]:
-    """Arrays whose rows several threads have: all of them and not, in whole pieces and not, a warp to one too."""
+    """Matrices whose rows several threads have: all of them and not, in whole pieces and not, a warp to one too.
+
+    First arrays, then packed ones, in chunks of as many as a warp has at once and of more.
+    """
     for turn, (n, split) in enumerate(((16, 4), (32, 8), (12, 4), (23, 8), (33, 16), (31, 32))):
         layout = Layout.canonical(("row", "col")[turn // 3])
         problem = Problem(n, ("float32", "float64")[turn % 3 // 2], op="gesv", math=("ieee", "fast")[turn % 2])
         schedule = ThreadSchedule(1, "right", "full", threads=(64, 32)[turn % 2], split=split)
-        spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
-        yield Case(spec, layout, BATCHES[(turn + 1) % len(BATCHES)])
+        yield _shared(problem, layout, schedule, turn)
+    for turn, (n, split, chunk) in enumerate(((16, 4, 8), (32, 8, 4), (18, 4, 32), (21, 8, 4), (33, 16, 2))):
+        layout = Layout.chunked(chunk, ("row", "col")[turn == 2])
+        problem = Problem(n, ("float32", "float64")[turn == 3], op="gesv", math=("fast", "ieee")[turn % 2])
+        schedule = ThreadSchedule(1, "right", "full", threads=(128, 64)[turn % 2], split=split, stride=chunk)
+        yield _shared(problem, layout, schedule, turn)
+
+
+def _shared(problem: Problem, layout: Layout, schedule: ThreadSchedule, turn: int) -> Case:
+    spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
+    return Case(spec, layout, BATCHES[(turn + 1) % len(BATCHES)])
 
 
 def _by_warps() -> Iterator[Case]:

@@ -62,11 +62,14 @@ def cholesky_ex(a: Array, *, upper: bool, math: str | None) -> Plan | None:
     return case and Plan(at.factoring(case), (a, a.info), "Cholesky")
 
 
-def solve_ex(a: Array, b: Array, *, assume_a: str, upper: bool, math: str | None) -> Plan | None:
-    """Solutions and info."""
+def solve_ex(a: Array, b: Array, *, assume_a: str, upper: bool, math: str | None, logdet: bool) -> Plan | None:
+    """Solutions and info, and logarithms of determinants if asked for."""
     case, how = _squares(a, math, upper), _beside(a, b, "matrices")
-    if case is None or how is None or not _assumed(assume_a, upper):
+    if case is None or how is None or not _assumed(assume_a, upper=upper, logdet=logdet):
         return None
+    if logdet:
+        both = general.determining("posvdet", case, how.nrhs) if how.plain else None
+        return both and Plan(both, (Array(how.x, a.dtype), a.info, a.numbers), "SolutionLogDeterminant")
     solve = at.solving(case, how.nrhs) if assume_a == "pos" else general.kernel("gesv", case, how.nrhs)
     return Plan(general.beside(solve, 1, how, a.dtype), (Array(how.x, a.dtype), a.info), "Solution")
 
@@ -80,11 +83,14 @@ def cho_solve(L: Array, b: Array, *, upper: bool, math: str | None) -> Plan | No
     return Plan(general.beside(solve, 1, how, L.dtype), (Array(how.x, L.dtype),))
 
 
-def inv_ex(a: Array, *, assume_a: str, upper: bool, math: str | None) -> Plan | None:
-    """Inverses and info."""
+def inv_ex(a: Array, *, assume_a: str, upper: bool, math: str | None, logdet: bool) -> Plan | None:
+    """Inverses and info, and logarithms of determinants if asked for."""
     case = _squares(a, math, upper)
-    if case is None or not _assumed(assume_a, upper):
+    if case is None or not _assumed(assume_a, upper=upper, logdet=logdet):
         return None
+    if logdet:
+        both = general.determining("poinvdet", case)
+        return both and Plan(both, (a, a.info, a.numbers), "InverseLogDeterminant")
     invert = at.inverting if assume_a == "pos" else general.inverting
     return Plan(invert(case), (a, a.info), "Inverse")
 
@@ -95,10 +101,17 @@ def cho_inverse(L: Array, *, upper: bool, math: str | None) -> Plan | None:
     return case and Plan(at.inverting_by_factors(case), (L, L.info))
 
 
+def cho_inverse_ex(L: Array, *, upper: bool, math: str | None) -> Plan | None:
+    """Inverses by factors, info and logarithms of determinants."""
+    case = _squares(L, math, upper)
+    both = case and general.determining("potridet", case)
+    return both and Plan(both, (L, L.info, L.numbers), "InverseLogDeterminant")
+
+
 def slogdet_ex(a: Array, *, assume_a: str, upper: bool, math: str | None) -> Plan | None:
     """Signs, logarithms and info."""
     case = _squares(a, math, upper)
-    if case is None or not _assumed(assume_a, upper):
+    if case is None or not _assumed(assume_a, upper=upper):
         return None
     take = at.taking_logarithms if assume_a == "pos" else general.taking_logarithms
     return Plan(take(case), (a.numbers, a.numbers, a.info), "LogDeterminantInfo")
@@ -165,6 +178,7 @@ PLANS: dict[str, Callable[..., Plan | None]] = {
         cho_solve,
         inv_ex,
         cho_inverse,
+        cho_inverse_ex,
         slogdet_ex,
         lu_factor_ex,
         lu_solve,
@@ -187,9 +201,9 @@ def _rectangles(a: Array, math: str | None, upper: bool = False) -> Case | None:
     return Case(n, prod(a.outer), a.dtype, upper, math or MATHS[0], None if m == n else m)
 
 
-def _assumed(assume_a: str, upper: bool) -> bool:
-    """Whether the two arguments go together."""
-    return assume_a == "pos" or (assume_a == "gen" and not upper)
+def _assumed(assume_a: str, **symmetric: bool) -> bool:
+    """Whether matrices are symmetric, or general and asked for nothing that symmetric ones alone have."""
+    return assume_a == "pos" or (assume_a == "gen" and not any(symmetric.values()))
 
 
 def _beside(a: Array, b: Array, what: str) -> Fit | None:

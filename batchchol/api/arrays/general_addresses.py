@@ -6,11 +6,13 @@ is made here is to be kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
+from math import prod
 from typing import Any
 
-from batchchol.api.arrays.device_addresses import Case, Operation, Queue, Room, launching, of_identities
-from batchchol.api.columns import Fit
+from batchchol.api.arrays.device_addresses import Case, Operation, Queue, Room, kernel_of, launching, of_identities
+from batchchol.api.columns import Fit, Shape
 from batchchol.backends import get_backend
 from batchchol.backends.cuda import support
 from batchchol.backends.cuda.device import device
@@ -44,14 +46,36 @@ def taking_logarithms(case: Case) -> Operation:
     sizes = case.nbytes, case.batch * case.n * _INFO_BYTES
 
     def in_room(room: Room) -> Queue:
-        factor = factor_in(room)
+        factor, make = factor_in(room), _parts(room, case, sizes)
 
         def of_factors(stream: int, a: int, sign: int, logabsdet: int, info: int) -> None:
-            _, lu, pivots = _parts(room, sizes, f"the factors of {case.batch:,} matrices")
+            _, lu, pivots = make()
             factor(stream, a, lu, pivots, info)
             logarithms(stream, lu, pivots, sign, logabsdet)
 
         return of_factors
+
+    return in_room
+
+
+def determining(op: str, case: Case, nrhs: int = 0) -> Operation | None:
+    """What a kernel finds besides logarithms of determinants, and these, behind the info: `..., info, logabsdet`.
+
+    None where there is no kernel for both.
+    """
+    found = kernel_of(op, case, nrhs)
+    if found is None:
+        return None
+    launch_in = launching(found, case, nrhs)
+
+    def in_room(room: Room) -> Queue:
+        launch = launch_in(room)
+
+        def queue(stream: int, *addresses: int) -> None:
+            *others, info, logabsdet = addresses
+            launch(stream, *others, logabsdet, info)
+
+        return queue
 
     return in_room
 
@@ -64,10 +88,10 @@ def triangular_factors(case: Case, *, positive: bool) -> Operation:
     sizes = case.nbytes, case.batch * k * ELEMENT_BYTES[case.dtype]
 
     def in_room(room: Room) -> Queue:
-        factor = factor_in(room)
+        factor, make = factor_in(room), _parts(room, case, sizes)
 
         def queue(stream: int, a: int, r: int) -> None:
-            _, factors, tau = _parts(room, sizes, f"the factors of {case.batch:,} matrices")
+            _, factors, tau = make()
             factor(stream, a, factors, tau)
             take(stream, factors, r, factors)
 
@@ -89,10 +113,10 @@ def orthogonal_factors(case: Case, columns: int, *, positive: bool) -> Operation
     sizes = case.nbytes, size * k, size * columns
 
     def in_room(room: Room) -> Queue:
-        factor, generate = factor_in(room), generate_in(room)
+        factor, generate, make = factor_in(room), generate_in(room), _parts(room, case, sizes)
 
         def queue(stream: int, a: int, q: int, r: int) -> None:
-            _, factors, tau, scalars = _parts(room, sizes, f"the factors of {case.batch:,} matrices")
+            _, factors, tau, scalars = make()
             factor(stream, a, factors, tau)
             take(stream, factors, r, factors)
             if columns == n:
@@ -134,6 +158,24 @@ def beside(operation: Operation, place: int, how: Fit, dtype: str) -> Operation:
     return in_room
 
 
+def of_copy(operation: Operation, place: int, shape: Shape, dtype: str, steps: Shape) -> Operation:
+    """An operation whose argument at a place is not C-contiguous: it is done with a copy of that."""
+    copy = laid_out(device(), 2, lambda gpu, a, whole: support.gather(gpu, a, whole, shape, steps, dtype))
+    nbytes = prod(shape) * ELEMENT_BYTES[dtype]
+
+    def in_room(room: Room) -> Queue:
+        queue = operation(room)
+
+        def queue_copied(stream: int, *addresses: int) -> None:
+            whole = room(nbytes, "a contiguous copy")
+            copy(stream, addresses[place], whole)
+            queue(stream, *addresses[:place], whole, *addresses[place + 1 :])
+
+        return queue_copied
+
+    return in_room
+
+
 def _part(
     case: Case,
     given: tuple[int, int],
@@ -154,8 +196,13 @@ def _part(
     return launch if positive else lambda stream, source, target, _: launch(stream, source, target, 0)
 
 
-def _parts(room: Room, sizes: tuple[int, ...], purpose: str) -> tuple[int, ...]:
-    """Room for arrays of some sizes in bytes: what is to be kept until all is queued, and their addresses."""
-    begins = [*accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)]
-    whole = room(begins[-1], purpose)
-    return whole, *(whole + begin for begin in begins[:-1])
+def _parts(room: Room, case: Case, sizes: tuple[int, ...]) -> Callable[[], list[int]]:
+    """What makes room for arrays of factors of some sizes in bytes: what is to be kept, then where they are."""
+    *begins, nbytes = accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
+    purpose = f"the factors of {case.batch:,} matrices"
+
+    def make() -> list[int]:
+        whole = room(nbytes, purpose)
+        return [whole, *[whole + begin for begin in begins]]
+
+    return make

@@ -23,7 +23,7 @@ _IN_ROWS = Layout.canonical("row")
 
 @cache
 def _dense() -> Any:
-    """The module for arrays on a GPU: imported late, and once, which is more than a statement does at each call."""
+    """The module for arrays on a GPU, imported late and once: faster than an import statement at each call."""
     from batchchol.backends.cuda.arrays import dense
 
     return dense
@@ -133,7 +133,7 @@ def new_logarithms(info: Any, form: Form) -> Any:
 
 
 def logarithms(l: int, info: Any, form: Form, stream: Any = None) -> Any:
-    """Those of determinants by the factors at an address, which have this form; NaN where an info is not 0."""
+    """Logarithms of determinants by the factors at an address, which have this form; NaN where an info is not 0."""
     from batchchol.backends.cuda import memory, support
     from batchchol.backends.cuda.device import device
 

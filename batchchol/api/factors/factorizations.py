@@ -14,18 +14,18 @@ from batchchol.api.factors.device_factorizations import factor_there
 from batchchol.api.factors.factor_determinants import determined_by_factors, factor_and_determine
 from batchchol.api.factors.host_factorizations import checked_out, factor_host, room_for
 from batchchol.api.factors.plain_calls import factor_plain
+from batchchol.api.factors.without_kernels import factor_by_lapack, factor_larger
 from batchchol.api.failures import raise_failures
 from batchchol.api.repairs import Members, check_jitter, repair
 from batchchol.api.results import AnyCholesky, Cholesky, Factor, FactorLogDeterminant, cholesky_of
 from batchchol.artifacts.no_compiler import warn
-from batchchol.backends import DEFAULT_BACKEND, chosen_backend, lapack
+from batchchol.backends import DEFAULT_BACKEND, chosen_backend
 from batchchol.backends.cuda import gpus
 from batchchol.backends.recorder import current_recorder
 from batchchol.batches.batch import Batch, dtype_name
 from batchchol.batches.checks import flag
 from batchchol.errors import CompilerNotFound
-from batchchol.parallel import available_threads
-from batchchol.plan import check_array_spec, prepare, prepare_lower
+from batchchol.plan import check_array_spec, prepare
 from kernelgen import MAX_N, KernelSpec
 
 Real = TypeVar("Real", np.float32, np.float64)
@@ -205,23 +205,37 @@ def cholesky_ex(
         check_on_gpu(backend)
         return cholesky_of(*factor_there(a, upper, spec, math, jitter, out, logdet=determined))
     matrices = square_matrices("a", a)
-    *outer, n, _ = matrices.shape
     # What is wrong with a call does not depend on how many matrices there are.
     name = chosen_backend(backend) or DEFAULT_BACKEND
-    check_array_spec(n, dtype_name(matrices.dtype), upper, spec, math)
+    check_array_spec(matrices.shape[-1], dtype_name(matrices.dtype), upper, spec, math)
     given = checked_out(out, matrices)
     if matrices.size == 0:
-        l, info = np.empty_like(matrices) if given is None else given, np.zeros(tuple(outer), dtype=np.int32)
+        l, info = np.empty_like(matrices) if given is None else given, np.zeros(matrices.shape[:-2], dtype=np.int32)
         added, logs = (info.astype(l.dtype) if wanted else None for wanted in (jitter is not None, determined))
         return cholesky_of(l, info, added, logs)
+    return _factor_here(matrices, upper, name, spec, math, given, jitter, determined)
+
+
+def _factor_here(
+    matrices: NDArray[Any],
+    upper: bool,
+    name: str,
+    spec: KernelSpec | None,
+    math: str | None,
+    given: NDArray[Any] | None,
+    jitter: float | str | None,
+    logdet: bool,
+) -> AnyCholesky:
+    """Factors of an array of the host, in `given` if that is an array; those that fail are repaired if asked for."""
+    *outer, n, _ = matrices.shape
     dense = matrices.reshape(prod(outer), n, n)
     # What fails is factored again.
     room = room_for(given, dense, kept=jitter is not None)
-    l, info, logs = factor_host(name, dense, upper, spec, math, room, logdet=determined)
+    l, info, logs = factor_host(name, dense, upper, spec, math, room, logdet=logdet)
     added = None
 
     def again(members: Members, repaired: NDArray[Any]) -> NDArray[np.int32]:
-        l[members], status, determinants = factor_host(name, repaired, upper, spec, math, logdet=determined)
+        l[members], status, determinants = factor_host(name, repaired, upper, spec, math, logdet=logdet)
         if logs is not None:
             logs[members] = determinants
         return status
@@ -349,7 +363,7 @@ def factor(
             return factor(batch, spec, out=out, threads=threads, stream=stream, math=math, logdet=logdet)
     check_threads(threads)
     if batch.n > MAX_N:
-        larger = _factor_larger(batch, spec, out, math, threads, stream)
+        larger = factor_larger(batch, spec, out, math, threads, stream)
         return determined_by_factors(larger) if flag("logdet", logdet) else larger
     try:
         prepared = prepare(batch, spec, out, math)
@@ -357,7 +371,7 @@ def factor(
         if spec is not None or batch.backend != "cpu":
             raise
         warn(error)
-        found = _factor_by_lapack(batch, out, threads, stream)
+        found = factor_by_lapack(batch, out, threads, stream)
         return determined_by_factors(found) if flag("logdet", logdet) else found
     choice, result = prepared.choice, prepared.result
     device, kernel = choice.device, choice.kernel
@@ -371,30 +385,3 @@ def factor(
         else:
             recorder.add(kernel, batch, result, info, stream)
     return Factor(result, info if len(info) == batch.batch else info[: batch.batch])
-
-
-def _factor_larger(
-    batch: Batch, spec: KernelSpec | None, out: Batch | None, math: str | None, threads: int | None, stream: Any
-) -> Factor:
-    """The lower factors of a batch of an order that no kernel is for: by LAPACK, or as a GPU does it."""
-    check_array_spec(batch.n, batch.dtype_name, False, spec, math)
-    if batch.backend == "cpu":
-        return _factor_by_lapack(batch, out, threads, stream)
-    if stream is not None:
-        raise ValueError(f"stream: got one for matrices of order {batch.n}, expected None above {MAX_N}")
-    if current_recorder() is not None:
-        raise ValueError(f"batch: got matrices of order {batch.n} for a graph, expected at most {MAX_N}")
-    from batchchol.algorithms.large import factor_device
-    from batchchol.backends.cuda import memory
-
-    result: Any = prepare_lower(batch, out)
-    _, info = factor_device(memory.view(batch.data), False, room=memory.view(result.data))
-    return Factor(result, info)
-
-
-def _factor_by_lapack(batch: Batch, out: Batch | None, threads: int | None, stream: Any) -> Factor:
-    """The lower factors of a batch of the host, and their info, without a kernel."""
-    if stream is not None:
-        raise ValueError(f"stream: got {stream!r}, expected None: backend 'cpu' has none")
-    result = prepare_lower(batch, out)
-    return Factor(result, lapack.factor_batch(batch, result, int(threads or available_threads())))

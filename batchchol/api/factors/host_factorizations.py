@@ -72,7 +72,7 @@ def factor_host(
 
 
 def logarithms(diagonals: NDArray[Any], info: NDArray[np.int32]) -> NDArray[Any]:
-    """Those of determinants by the diagonals (batch, n) of the factors; NaN where an info is not 0."""
+    """Logarithms of determinants by the diagonals (batch, n) of the factors; NaN where an info is not 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = 2 * np.log(np.abs(diagonals)).sum(-1, dtype=np.float64)
     return np.where(info != 0, np.nan, logs).astype(diagonals.dtype)
@@ -134,7 +134,7 @@ def _as_they_are(
 
 
 def _packed(device: Backend, dense: NDArray[np.floating], spec: KernelSpec, layout: Layout, logdet: bool) -> Factored:
-    """By a kernel that works in another layout than the array's."""
+    """Factors by a kernel that works in another layout than the array's."""
     batch = Batch.from_dense(dense, layout)
     result = batch if spec.in_place else batch.like(spec.problem.uplo)
     found = _run(device, spec, batch, result, logdet)

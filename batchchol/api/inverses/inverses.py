@@ -94,7 +94,7 @@ def inv(
     return inverse
 
 
-@takes_foreign(Inverse)
+@takes_foreign(Inverse, InverseLogDeterminant)
 def inv_ex(
     a: Batch | ArrayLike,
     *,
@@ -190,7 +190,7 @@ def cho_inverse(
     return _by_factors(L, backend, wanted)[0]
 
 
-@takes_foreign()
+@takes_foreign(InverseLogDeterminant)
 def cho_inverse_ex(
     L: Batch | ArrayLike,
     *,

@@ -88,7 +88,7 @@ def _of_array(given: NDArray[Any], backend: str, wanted: Wanted) -> Inverted | N
 
 
 def _of_batch(batch: Batch, wanted: Wanted, outer: tuple[int, ...] | None = None) -> Inverted | None:
-    """By a CPU's kernel, of which `outer` is the shape that the caller sees."""
+    """Inverses by a CPU's kernel, of which `outer` is the shape that the caller sees."""
     wanted.check_no_stream("backend 'cpu' has none")
     if not batch.batch or (batch.n > MAX_N and wanted.spec is None):
         return None
@@ -168,7 +168,7 @@ def _cpu_or_none() -> Any:
 
 
 def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted, seen: tuple[int, ...]) -> Inverted | None:
-    """By a GPU, which arrays of shape `seen` are copied to and back from, in slices if they do not fit."""
+    """Inverses by a GPU, which arrays of shape `seen` are copied to and back from, in slices if they do not fit."""
     from batchchol.backends.cuda import memory
     from batchchol.backends.cuda.arrays.dense import slices
 
@@ -192,7 +192,7 @@ def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted, seen: tuple[int, ...]) -
 
 
 def _on_gpu(given: Any, wanted: Wanted) -> Inverted | None:
-    """By a kernel of a GPU, where the matrices or factors are."""
+    """Inverses by a kernel of a GPU, where the matrices or factors are."""
     from batchchol.backends.cuda import memory
 
     matrices = device_solves.located(given, wanted)

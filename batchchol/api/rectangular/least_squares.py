@@ -126,7 +126,7 @@ def lstsq_ex(
 
 
 def _of_batch(a: Batch | RectangularBatch, b: Any, asked: Asked) -> LeastSquares:
-    """Of a batch, of the host or a GPU."""
+    """Solutions by a batch, of the host or a GPU."""
     asked.check_batch(a)
     _sides((a.batch, *sides_of(a)))
     right, vector = beside_batch(a, b)
@@ -140,7 +140,7 @@ def _of_batch(a: Batch | RectangularBatch, b: Any, asked: Asked) -> LeastSquares
 
 
 def _here(a: HostRectangles, b: ArrayLike, asked: Asked) -> LeastSquares:
-    """Of arrays of the host."""
+    """Solutions by arrays of the host."""
     _, n = _sides(a.shape)
     a, right, vector = beside(a, b)
     nrhs = right.shape[-1]
@@ -169,7 +169,7 @@ def _copied_there(
 
 
 def _there(a: DeviceRectangles, b: Any, asked: Asked) -> LeastSquares:
-    """Of arrays of a GPU."""
+    """Solutions by arrays of a GPU."""
     from batchchol.backends.cuda import memory
 
     m, n = _sides((*a.outer, *a.sides))

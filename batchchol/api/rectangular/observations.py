@@ -82,7 +82,7 @@ def _check_dtype(got: np.dtype[Any], expected: np.dtype[Any]) -> None:
 
 
 def _equal(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """Both shapes, which have to be the same."""
+    """Refuse two shapes that differ; return them."""
     if one != other:
         raise ValueError("they differ")
     return one

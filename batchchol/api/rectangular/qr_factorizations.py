@@ -125,7 +125,7 @@ def qr(
 
 
 def _here(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
-    """Of an array of the host."""
+    """The factorizations of an array of the host."""
     if asked.elsewhere:
         return _copied_there(a, mode, positive, asked)
     (*_, m, n), k = a.shape, min(a.shape[-2:])
@@ -156,7 +156,7 @@ def _here(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
 
 
 def _copied_there(a: HostRectangles, mode: str, positive: bool, asked: Asked) -> Any:
-    """Of an array of the host, on a GPU."""
+    """The factorizations of an array of the host, on a GPU."""
     from batchchol.backends.cuda import memory
 
     there = memory.to_device(a.data.reshape(a.shape), f"{a.members:,} matrices")
@@ -167,7 +167,7 @@ def _copied_there(a: HostRectangles, mode: str, positive: bool, asked: Asked) ->
 
 
 def _there(a: DeviceRectangles, mode: str, positive: bool, asked: Asked) -> Any:
-    """Of an array of a GPU."""
+    """The factorizations of an array of a GPU."""
     (m, n), k = a.sides, min(a.sides)
     factors, tau = a.room(m, n), a.room(k)
     a.launch("geqrf", asked, a.sides, a.address, factors, tau)
@@ -193,7 +193,7 @@ def _there(a: DeviceRectangles, mode: str, positive: bool, asked: Asked) -> Any:
 
 
 def _of_batch(a: Batch | RectangularBatch, mode: str, positive: bool, asked: Asked) -> Any:
-    """Of a batch, of the host or a GPU."""
+    """The factorizations of a batch, of the host or a GPU."""
     asked.check_batch(a)
     m, n = sides_of(a)
     if mode != "raw" and (positive or m < n or (mode == "complete" and m > n)):

@@ -65,7 +65,7 @@ class HostRectangles(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the array."""
+        """The shape of the array."""
         return *self.outer, *self.data.shape[1:]
 
     def like(self, *sides: int) -> NDArray[np.floating]:
@@ -142,7 +142,7 @@ class DeviceRectangles(NamedTuple):
 
     @classmethod
     def of(cls, a: Any, asked: Asked) -> Self:
-        """Those of an array of a GPU.
+        """The matrices of an array of a GPU.
 
         Raises
         ------
@@ -254,13 +254,13 @@ def room_for(batch: Batch | RectangularBatch, *sides: int, dtype: np.dtype[Any] 
 
 
 def check_matrices(argument: str, shape: tuple[int, ...]) -> None:
-    """Refuse what are no matrices."""
+    """Refuse anything but matrices."""
     if len(shape) < 2:
         raise ValueError(f"{argument}: got shape {tuple(shape)}, expected matrices (..., m, n)")
 
 
 def check_sides(argument: str, m: int, n: int, most: int = MAX_N) -> None:
-    """Refuse matrices that are too large for what a GPU does to such."""
+    """Refuse matrices that are too large for such work on a GPU."""
     if max(m, n) > most:
         raise ValueError(
             f"{argument}: got matrices of {m} x {n}, expected at most {most:,} rows and columns on a GPU: copy them "

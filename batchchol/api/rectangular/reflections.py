@@ -96,7 +96,7 @@ def _products(
 
 
 def _of_batch(qr: Batch | RectangularBatch, tau: Any, b: Any, asked: Asked) -> Any:
-    """Of factors in a batch, of the host or a GPU."""
+    """The products with factors in a batch, of the host or a GPU."""
     asked.check_batch(qr)
     m, n = sides_of(qr)
     shape = qr.batch, min(m, n)
@@ -118,7 +118,7 @@ def _of_batch(qr: Batch | RectangularBatch, tau: Any, b: Any, asked: Asked) -> A
 
 
 def _here(qr: HostRectangles, tau: ArrayLike, b: ArrayLike, asked: Asked) -> Any:
-    """Of arrays of the host."""
+    """The products of arrays of the host."""
     *_, m, n = qr.shape
     check_unmasked("factors", tau)
     given = np.asarray(tau)
@@ -151,7 +151,7 @@ def _copied_there(
 
 
 def _there(qr: DeviceRectangles, tau: Any, b: Any, asked: Asked) -> Any:
-    """Of arrays of a GPU."""
+    """The products of arrays of a GPU."""
     from batchchol.backends.cuda import memory
 
     m, n = qr.sides
@@ -170,7 +170,7 @@ def _there(qr: DeviceRectangles, tau: Any, b: Any, asked: Asked) -> Any:
 def _check_tau(
     shape: tuple[int, ...], dtype: np.dtype[Any], expected: tuple[int, ...], expected_dtype: np.dtype[Any]
 ) -> None:
-    """Refuse what are not the scalars of the reflectors."""
+    """Refuse anything but the scalars of the reflectors."""
     if shape != expected or dtype != expected_dtype:
         raise ValueError(
             f"factors: got tau of shape {shape} and dtype {dtype}, expected {expected} and {expected_dtype}: what "

@@ -70,7 +70,7 @@ def by_batch(batch: Batch, b: ArrayLike, wanted: Wanted) -> Solved:
     wanted = wanted.with_pivots((batch.batch, batch.n))
 
     def solve_by(dense: NDArray[Any], b: NDArray[Any], x: NDArray[Any]) -> Info | None:
-        # A spec is of another layout than those that are tried again.
+        # A spec is of another layout than the matrices that are tried again.
         own = wanted if wanted.spec is None else wanted._replace(spec=None, math=wanted.spec.problem.math)
         return _by_dense("cpu", own, dense, b, x)
 
@@ -194,7 +194,7 @@ def _by_batch(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any]) ->
 
 
 def _in_two_steps(batch: Batch, wanted: Wanted, b: NDArray[Any], x: NDArray[Any], threads: int) -> Info:
-    """Factor, and solve by the factors: where one kernel for both there is not."""
+    """Factor, then solve by the factors: where there is no kernel for both."""
     l, info = _factored(batch, wanted, threads)
     _by_batch(l, wanted.by_factors(), b, x)
     return info

@@ -105,7 +105,7 @@ def _copied_to_gpu(dense: NDArray[Any], wanted: Wanted) -> tuple[NDArray[Any], N
 
 
 def _on_gpu(a: Any, wanted: Wanted) -> LogDeterminantInfo:
-    """Of an array or a batch of a GPU: by one kernel, or by one that reads the diagonals of the factors."""
+    """Logarithms of an array or a batch of a GPU: by one kernel, or by one that reads the factors' diagonals."""
     from batchchol.backends.cuda import memory, support
     from batchchol.backends.cuda.device import device
 

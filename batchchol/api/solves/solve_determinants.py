@@ -154,5 +154,5 @@ def _on_gpu(a: Any, b: Any, wanted: Wanted) -> Determined | None:
 
 
 def _plain(how: Fit, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether right-hand sides are a kernel's array as they lie in memory, and there are some."""
+    """Whether right-hand sides are a kernel's array as they lie in memory, and not empty."""
     return how.plain and dtype == wanted and bool(how.count and how.n and how.nrhs)

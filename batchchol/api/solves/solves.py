@@ -10,7 +10,14 @@ from batchchol.api.arguments import Solved, Wanted, check_on_gpu, check_threads,
 from batchchol.api.arrays.foreign_arrays import takes_foreign
 from batchchol.api.failures import raise_failures, raise_singular
 from batchchol.api.repairs import check_jitter
-from batchchol.api.results import AnySolution, FactoredSolution, RepairedFactoredSolution, Solution, solution_of
+from batchchol.api.results import (
+    AnySolution,
+    FactoredSolution,
+    RepairedFactoredSolution,
+    Solution,
+    SolutionLogDeterminant,
+    solution_of,
+)
 from batchchol.api.solves import device_solves, host_solves
 from batchchol.api.solves.solve_determinants import by_factors, by_one_kernel, logarithms
 from batchchol.backends import DEFAULT_BACKEND, chosen_backend
@@ -136,7 +143,7 @@ def solve(
     return x
 
 
-@takes_foreign(Solution)
+@takes_foreign(Solution, SolutionLogDeterminant)
 def solve_ex(
     a: Batch | ArrayLike,
     b: ArrayLike,

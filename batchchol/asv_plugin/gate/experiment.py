@@ -145,7 +145,7 @@ def _tracked(key: str, numbers: Sequence[dict[str, Any]]) -> Found:
 
 
 def _in_turn(base: Worker, head: Worker, key: str) -> Found:
-    """Rounds A B B A and B A A B by turns, as of kernels."""
+    """Rounds A B B A and B A A B alternately, as of kernels."""
     logs: list[float] = []
     taken: dict[str, list[float]] = {"base": [], "head": [], "base_cpu": [], "head_cpu": []}
     spent = 0.0

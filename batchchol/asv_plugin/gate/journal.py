@@ -1,4 +1,4 @@
-"""What a gate has measured so far, line by line: one that was interrupted goes on from there."""
+"""The measurements of a gate so far, line by line: an interrupted one continues from there."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def check(backend: Backend, contender: Contender) -> float:
 
 
 def cold_buffers(backend: Backend, contender: Contender) -> Sequence[tuple[Any, ...]]:
-    """What calls of a kernel take in turns, so that none finds its data in a cache.
+    """The arguments that calls of a kernel take in turn, so that none finds its data in a cache.
 
     Of an odd number of turns: else one contender always had the same ones.
     """
@@ -168,7 +168,7 @@ def _filled(backend: Backend, contender: Contender, matrices: int, recipe: str) 
 def rounds(
     backend: Backend, calls: Sequence[Sequence[Call]], seconds: float, *, alone: bool
 ) -> tuple[list[float], tuple[list[float], list[float]]]:
-    """Log ratios of rounds A B B A and B A A B by turns, and the times of A and of B in them.
+    """Log ratios of rounds A B B A and B A A B alternately, and the times of A and of B in them.
 
     Drift cancels within a round, what the first of a round suffers between two of them. Where both take the same
     buffers in turns, B is half of them ahead: what A has just used is in the cache.

@@ -39,5 +39,5 @@ class Settings:
 
     @property
     def store(self) -> Path:
-        """Where checkouts, machine code and journals are."""
+        """The folder of checkouts, machine code and journals."""
         return self.folder / ".asv" / "gate"

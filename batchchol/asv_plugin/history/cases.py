@@ -1,4 +1,4 @@
-"""The history of each case: its numbers by commit, with intervals, where it changes, and what that means today."""
+"""The history of each case: its numbers by commit, with intervals, where it changes, and what that means now."""
 
 from __future__ import annotations
 

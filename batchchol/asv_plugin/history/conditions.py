@@ -25,7 +25,7 @@ HEADINGS = ("GPU clock", "memory clock", "temperature", "power")
 
 
 def conditions(machine: Machine) -> list[Conditions]:
-    """Those of every commit of a machine of which something was recorded, the newest first."""
+    """The conditions of every commit of a machine of which something was recorded, the newest first."""
     return [each for commit in reversed(machine.commits) if (each := _conditions(machine, commit))]
 
 

@@ -43,7 +43,7 @@ class Case:
         return f"{self.op}, n = {self.n}{columns}, batch {self.batch:,}, {self.dtype}, {how}"
 
     def values(self) -> dict[str, Any]:
-        """As a record has it."""
+        """The case as a record has it."""
         return asdict(self)
 
 
@@ -100,7 +100,7 @@ def rows_of(claim: Claim) -> list[AnyRow]:
 
 
 def compared(claim: Claim) -> list[Row]:
-    """Those of a comparison: all of them, or none where other commands measured the claim."""
+    """The cases of a comparison: all of them, or none where other commands measured the claim."""
     return [row for row in rows_of(claim) if isinstance(row, Row)]
 
 

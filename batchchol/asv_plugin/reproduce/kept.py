@@ -1,4 +1,4 @@
-"""What was measured, in a file of one record a line: it is added to, and read when the same command goes on."""
+"""The measurements so far, a file of one record per line: appended to, and read when the same command continues."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Kept:
                 self._hold(*_parsed(record))
 
     def rounds(self, case: Case, asked: Asked) -> list[Round]:
-        """Those in which all took part that are asked for, the oldest first."""
+        """The rounds in which all that are asked for took part, the oldest first."""
         return [each for each in self._rounds.get(case, []) if each.asked.covers(asked)]
 
     def add(self, case: Case, made: Round) -> None:

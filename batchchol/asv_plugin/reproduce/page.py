@@ -31,7 +31,7 @@ class Part:
 
 
 def counted(judged: Sequence[Judged]) -> str:
-    """Such as "12 hold, 1 does not hold": how many have become what."""
+    """The counts in words, such as "12 hold, 1 does not hold"."""
     counts = Counter(each.holds for each in judged)
     words = {each: _OF_SEVERAL.get(each, each.value) if counts[each] > 1 else each.value for each in Holds}
     return ", ".join(f"{counts[each]} {words[each]}" for each in Holds if counts[each])

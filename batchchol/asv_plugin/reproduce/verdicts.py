@@ -98,7 +98,7 @@ def judge(measured: Sequence[Measured], here: Here) -> list[Judged]:
 
 
 def undecided(judged: Iterable[Judged]) -> list[Judged]:
-    """Those that more rounds may decide."""
+    """The claims that more rounds may decide."""
     return [each for each in judged if each.holds is Holds.UNDECIDED]
 
 

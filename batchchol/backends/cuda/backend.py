@@ -55,7 +55,7 @@ class CudaBackend:
     protocols = ("queued", "single")
     targets = (CUDA.name,)
     target = CUDA.name
-    # The host's: one launches.
+    # Of the host: one, which launches.
     threads = 1
     empty, from_dense = staticmethod(DeviceBatch.empty), staticmethod(DeviceBatch.from_dense)
     from_rectangles = staticmethod(DeviceRectangularBatch.from_dense)
@@ -186,7 +186,7 @@ class CudaBackend:
         """The kernel of a spec as a `pycuda.driver.Function`, with what a launch for a batch takes.
 
         Any batch of this size and layout may be factored by it, on the default stream or one of PyCUDA's. It is
-        loaded for as long as the process lives, and nobody else's: it may be prepared and configured anew.
+        loaded for as long as the process lives, and for this caller alone: it may be prepared and configured anew.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class CudaBackend:
         return CudaKernel(spec, self._gpu, function)
 
     def occupancy(self, kernel: CudaKernel) -> float:
-        """Threads of a kernel that a multiprocessor holds at once, over the most that it can hold."""
+        """Occupancy: the threads of a kernel that a multiprocessor holds at once, over the most that it can hold."""
         resident = self._gpu.resident_blocks(kernel.function) * kernel.function.launch.threads
         return resident / self._attribute("MAX_THREADS_PER_MULTIPROCESSOR")
 
@@ -269,7 +269,7 @@ class CudaBackend:
         return self._floors[chosen]
 
     def _check_device(self, **batches: Batch) -> None:
-        """Refuse batches of the host: to a kernel their addresses are as good as any."""
+        """Refuse batches of the host, whose addresses a kernel could not tell from the device's."""
         for argument, batch in batches.items():
             if batch.backend != self.name:
                 raise ValueError(
@@ -294,7 +294,7 @@ def survey() -> Availability:
 
 
 def prove() -> None:
-    """Have the GPU run a kernel that does nothing, compiled or out of the cache.
+    """Run a kernel that does nothing on the GPU, compiled or from the cache.
 
     Raises
     ------

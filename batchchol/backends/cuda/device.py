@@ -35,7 +35,7 @@ _NOTHING = nullcontext()
 
 
 class _Queue(threading.local):
-    """Whether this thread queues launches, one behind the other."""
+    """Whether this thread queues several launches in a row."""
 
     open = False
 
@@ -71,7 +71,7 @@ class Device:
     number : int
         Its number, as CUDA counts.
     pycuda : module
-        PyCUDA's `driver`, or what stands for it.
+        PyCUDA's `driver`, or its stand-in.
     architecture : str
         What code is compiled for, such as "sm_90".
     model : str
@@ -102,7 +102,7 @@ class Device:
 
     @cached_property
     def array_type(self) -> Any:
-        """PyCUDA's GPUArray, or what stands for it."""
+        """PyCUDA's GPUArray, or its stand-in."""
         if self.pycuda.__name__ == "pycuda.driver":
             from pycuda.gpuarray import GPUArray
 
@@ -174,7 +174,7 @@ class Device:
 
     @contextmanager
     def queueing(self) -> Iterator[None]:
-        """Have the driver launch what this thread launches meanwhile: many kernels, one behind the other.
+        """Have the driver make this thread's launches meanwhile: many kernels in a row.
 
         Kernels that wait for their predecessors themselves are launched before those have ended, and a launch takes
         the host less than by PyCUDA (datasets/calls/launch_host_h200.csv).
@@ -228,7 +228,7 @@ class Device:
             return self.driver.resident_blocks(handle, launch.threads, launch.shared_bytes, function.entry)
 
     def fill_words(self, address: int, word: int, count: int, stream: Any = None) -> None:
-        """Queue the writing of `count` 32-bit words."""
+        """Queue a fill of `count` 32-bit words."""
         with self.at_hand():
             self.driver.fill_words(address, word, count, 0 if stream is None else stream_address(stream))
 
@@ -318,7 +318,7 @@ class Device:
 
 
 def import_pycuda() -> Any:
-    """PyCUDA's driver module; where it is not installed, what stands for it.
+    """PyCUDA's driver module; where it is not installed, its stand-in.
 
     Raises
     ------
@@ -346,7 +346,7 @@ def import_pycuda() -> Any:
 
 def stream_address(stream: Any) -> int:
     """The address of a stream: an integer, PyCUDA's `handle`, CuPy's `ptr` or torch's `cuda_stream`."""
-    # Making the union of the two types takes longer than the rest.
+    # Building the union of the two types takes longer than the rest.
     if type(stream) is int:
         return stream
     if isinstance(stream, int | np.integer):

@@ -28,8 +28,8 @@ from batchchol.errors import BackendUnavailable, install
 from kernelgen.refusals import whole
 
 INSTALL = install("gpu,graphs")
-# How many calls that have nothing to do with each other run side by side, unless somebody says otherwise: measured as
-# the best on average for 1,024 matrices on an H200 (docs/small-batches.md).
+# How many independent calls run side by side by default: measured as the best on average for 1,024 matrices on an
+# H200 (docs/small-batches.md).
 BRANCHES = 4
 
 
@@ -179,7 +179,7 @@ class Graph:
             self._executable = self._made("instantiating a graph", self._cuda.cuGraphInstantiate(self._graph, 0))
 
     def _made(self, doing: str, answer: tuple[Any, ...]) -> Any:
-        """What a call of the driver made, once its status is known to be good."""
+        """The result of a call of the driver; raises if its status is an error."""
         self._gpu.driver.check(int(answer[0]), doing)
         return answer[1] if len(answer) > 1 else None
 

@@ -24,7 +24,7 @@ _LEGACY_STREAM = 1
 
 
 class View(NamedTuple):
-    """What a kernel needs to know of a C-contiguous array on this GPU. It keeps nothing alive."""
+    """The facts that a kernel needs of a C-contiguous array on this GPU. They keep nothing alive."""
 
     address: int
     shape: tuple[int, ...]
@@ -32,14 +32,14 @@ class View(NamedTuple):
 
 
 def free_bytes() -> int:
-    """Bytes of the GPU's memory that are free, or kept for the next who needs some."""
+    """Bytes of the GPU's memory that are free, or kept for reuse."""
     gpu = device()
     with gpu.current("asking for the free memory"):
         return int(gpu.pycuda.mem_get_info()[0]) + kept_bytes()
 
 
 def kept_bytes() -> int:
-    """Bytes of memory that nobody has any more, kept for the next who needs some; at most an eighth of the GPU's."""
+    """Bytes of unused memory that are kept for reuse; at most an eighth of the GPU's."""
     return _pool().kept
 
 
@@ -109,8 +109,8 @@ def poison(array: Any) -> None:
 def share(stream: Any, *arrays: Any) -> None:
     """Make arrays ready for use on another stream than the default one, on which they were allocated and written.
 
-    Work on it waits for what the default stream has been given, and pieces of memory that nobody has any more are
-    freed, which waits for the GPU, rather than used again. A stream that is being captured waits for nothing: the
+    Work on it waits for what the default stream has been given, and its memory, once unused, is freed, which waits
+    for the GPU, rather than reused. A stream that is being captured waits for nothing: the
     graph does not know what it would be.
     """
     gpu, queue = device(), stream_address(stream)
@@ -160,6 +160,14 @@ def to_host(array: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
     if array.size:
         with gpu.current("copying from the GPU"):
             gpu.pycuda.memcpy_dtoh(host, int(array.gpudata))
+    return host
+
+
+def fetched(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A copy on the host of what lies at an address, once all work on the GPU is done: for less than `to_host`."""
+    gpu, host = device(), np.empty(shape, dtype)
+    with gpu.at_hand("copying from the GPU"):
+        gpu.driver.fetch(address, host.ctypes.data, host.nbytes)
     return host
 
 

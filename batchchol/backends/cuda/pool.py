@@ -1,4 +1,4 @@
-"""Where device memory comes from and goes back to: pieces that nobody has any more are kept, and used again.
+"""Where device memory comes from and returns to: pieces no longer in use are kept, and reused.
 
 Allocating and freeing by the driver takes longer than most factorizations, and freeing waits for all work on the GPU.
 All of this library's memory is allocated, used and given back in the order of the default stream: what is queued
@@ -21,10 +21,10 @@ from typing import Any
 from batchchol.backends.cuda.device import Device
 from batchchol.errors import OutOfMemory
 
-# Of the GPU's memory that much is kept at most. What has been kept longest goes first.
+# The largest share of the GPU's memory that is kept. What has been kept longest is freed first.
 KEPT_SHARE = 1 / 8
 GRANULE = 512
-# A piece serves who needs less, if no more than this share of that is left over.
+# A piece serves a smaller request, if what is left over is at most this share of it.
 _LEFT_OVER = 8
 
 
@@ -47,10 +47,13 @@ class Pool:
         # What is kept: by address, the oldest first; and as (size, address), the smallest first.
         self._pieces: dict[int, Piece] = {}
         self._sizes: list[tuple[int, int]] = []
-        # The garbage collector may drop arrays inside any line of this class: they wait here until the lock is free.
+        self.kept = 0
+        # Whether an interrupt may have left the two below what the first one says.
+        self._torn = False
+        # The garbage collector may drop arrays inside any line of this class, under the lock as well, for which they
+        # must not wait then: they wait here until it is free.
         self._returned: deque[tuple[Piece, bool]] = deque()
         self._lock = threading.Lock()
-        self.kept = 0
 
     def allocate(self, nbytes: int, purpose: str) -> Memory:
         """Memory of at least this many bytes, aligned to 512 of them.
@@ -65,6 +68,8 @@ class Pool:
             self._tidy()
         piece = None
         with self._lock:
+            if self._torn:
+                self._mend()
             place = bisect_left(self._sizes, (size, 0))
             if place < len(self._sizes) and self._sizes[place][0] <= size + size // _LEFT_OVER:
                 piece = self._remove(place)
@@ -79,11 +84,11 @@ class Pool:
     def give_back(self, piece: Piece, reusable: bool) -> None:
         """Keep a piece for the next, or free it, once all work on the GPU is done."""
         # Most pieces are put away at once, which takes less than `_tidy`.
-        if reusable and self.kept + piece.size <= self._most and self._lock.acquire(False):
-            try:
+        if reusable and self.kept + piece.size <= self._most and not self._lock.locked():
+            with self._lock:
+                if self._torn:
+                    self._mend()
                 self._keep(piece)
-            finally:
-                self._lock.release()
         else:
             self._returned.append((piece, reusable))
         if self._returned:
@@ -92,6 +97,8 @@ class Pool:
     def release(self) -> int:
         """Free what is kept, once all work on the GPU is done; how many bytes that was."""
         with self._lock:
+            if self._torn:
+                self._mend()
             pieces = [self._remove(-1) for _ in range(len(self._sizes))]
         self._free(pieces)
         self._tidy()
@@ -99,36 +106,52 @@ class Pool:
 
     def _remove(self, place: int) -> Piece:
         """A piece that is no longer kept."""
+        self._torn = True
         size, address = self._sizes.pop(place)
         self.kept -= size
-        return self._pieces.pop(address)
+        piece = self._pieces.pop(address)
+        self._torn = False
+        return piece
 
     def _keep(self, piece: Piece) -> None:
+        self._torn = True
         self._pieces[piece.address] = piece
         insort(self._sizes, (piece.size, piece.address))
         self.kept += piece.size
+        self._torn = False
+
+    def _mend(self) -> None:
+        """Have all as the pieces say, which one step each puts in and takes out."""
+        self._sizes = sorted((piece.size, address) for address, piece in self._pieces.items())
+        self.kept = sum(size for size, _ in self._sizes)
+        self._torn = False
 
     def _tidy(self) -> None:
         """Put away what was given back; whichever thread holds the lock does it for all."""
-        while self._returned and self._lock.acquire(False):
-            surplus: list[Piece] = []
-            try:
-                while self._returned:
-                    piece, reusable = self._returned.popleft()
-                    if reusable and piece.size <= self._most:
-                        self._keep(piece)
-                    else:
-                        surplus.append(piece)
-                while self.kept > self._most:
-                    oldest = next(iter(self._pieces.values()))
-                    surplus.append(self._remove(bisect_left(self._sizes, (oldest.size, oldest.address))))
-            finally:
-                self._lock.release()
+        while self._returned and not self._lock.locked():
+            with self._lock:
+                surplus = self._put_away()
             if surplus:
                 self._free(surplus)
 
+    def _put_away(self) -> list[Piece]:
+        """Keep what was given back, but for what is too much: that is to be freed."""
+        if self._torn:
+            self._mend()
+        surplus: list[Piece] = []
+        while self._returned:
+            piece, reusable = self._returned.popleft()
+            if reusable and piece.size <= self._most:
+                self._keep(piece)
+            else:
+                surplus.append(piece)
+        while self.kept > self._most:
+            oldest = next(iter(self._pieces.values()))
+            surplus.append(self._remove(bisect_left(self._sizes, (oldest.size, oldest.address))))
+        return surplus
+
     def _free(self, pieces: list[Piece]) -> None:
-        # A capture that another library has under way is none of this memory's business.
+        # A capture by another library does not concern this memory.
         with self._gpu.current("freeing"), self._gpu.driver.relaxed():
             for piece in pieces:
                 piece.handle.free()
@@ -151,7 +174,7 @@ class Pool:
 
 
 class Memory(int):
-    """The address of a piece of device memory, which goes back to where it came from when nobody has it any more."""
+    """The address of a piece of device memory, which returns to its pool once nothing refers to it."""
 
     _piece: Piece
     reusable = True

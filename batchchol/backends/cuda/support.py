@@ -1,4 +1,4 @@
-"""What a GPU does besides factoring: copies between layouts, repair, the residual, ceilings.
+"""What a GPU does besides factoring: copies between layouts, repair, residuals, ceilings.
 
 Every function takes the device that launches, device addresses as plain integers, and returns as soon as the kernels
 are queued on `stream`. Nothing is allocated and nothing is synchronised.
@@ -140,7 +140,7 @@ def gather(
 
 
 def _merged(sizes: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]:
-    """The axes of an array, those together as one that lie in memory as one."""
+    """The axes of an array, with those merged that are contiguous in memory."""
     axes = list[tuple[int, int]]()
     for size, step in zip(sizes, steps, strict=True):
         if axes and axes[-1][1] == size * step:
@@ -183,7 +183,7 @@ def lu_determinants(
     *,
     stream: object | None = None,
 ) -> None:
-    """As `log_determinants`, of general matrices.
+    """The signs and logarithms of determinants of general matrices; as `log_determinants`.
 
     The addresses are those of LU factors, of pivots (batch, n), int32, counted from 1, and of room for signs and for
     logarithms.
@@ -267,7 +267,7 @@ def part(
 def identity_padding(
     device: Launcher, packed: int, n: int, batch: int, layout: Layout, dtype: str, *, stream: object | None = None
 ) -> None:
-    """Write identities into the room beyond the batch; nothing happens where there is none."""
+    """Write identities into the room beyond the batch, if there is any."""
     pack(device, 0, packed, n, batch, layout, dtype, first=batch, stream=stream)
 
 
@@ -301,7 +301,7 @@ def residual_ratios(
 
 
 def empty(device: Launcher, *, stream: object | None = None) -> None:
-    """Launch a kernel that does nothing: what every launch costs."""
+    """Launch a kernel that does nothing: the cost of a launch."""
     device.launch(support_kernel("empty"), 1, (), stream)
 
 

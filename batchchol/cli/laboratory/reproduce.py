@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _backends(names: tuple[str, ...] | list[str]) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Those of some names that can be used, and why the others cannot.
+    """The backends of some names that can be used, and why the others cannot.
 
     Raises
     ------

@@ -96,5 +96,5 @@ def _describe(entries: list[_Entry]) -> str:
 
 
 def megabytes(size: int) -> str:
-    """Such as ``"12.3 MB"``."""
+    """A size in words, such as ``"12.3 MB"``."""
     return f"{size / 1e6:.1f} MB"

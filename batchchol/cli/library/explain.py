@@ -18,6 +18,7 @@ from batchchol.defaults.request import Request
 from batchchol.measure.plan_rows import words as plan_words
 from batchchol.operations.roofline import flops
 from batchchol.tune.choosing import explain
+from batchchol.tune.general_candidates import OPS
 from kernelgen import CUDA, MAX_N, Problem, SpecError
 from kernelgen.operations import OPERATIONS, POTRF
 from kernelgen.problem import LAYOUT_KINDS
@@ -157,8 +158,9 @@ def _print(what: str, found: explain.Explanation, asked: Request) -> None:
     print(f"  kernel     {found.spec.name}")
     print(f"  because    {found.reason}")
     if found.timing is None:
-        tune = ": `python -m batchchol tune` with these --n and --batch measures it here"
-        print(f"  measured   not known{tune if asked.problem.op == POTRF.name else ''}")
+        also = "--n and --batch" if asked.problem.op == POTRF.name else "--op, --n and --batch"
+        tune = f": `python -m batchchol tune` with these {also} measures it here"
+        print(f"  measured   not known{tune if asked.problem.op in OPS else ''}")
         return
     _print_times(found, asked)
 
@@ -200,7 +202,7 @@ def _number(value: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Such as "1.23 ms"."""
+    """A time in words, such as "1.23 ms"."""
     for unit, seconds in (("s", 1.0), ("ms", 1e-3)):
         if value >= seconds:
             return f"{value / seconds:.3g} {unit}"

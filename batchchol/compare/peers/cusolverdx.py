@@ -103,7 +103,7 @@ def shapes(n: int, dtype: str, architecture: str, what: _What = _FACTORIZATION) 
 def prepare(ns: Iterable[int], dtype: str, nrhs: int, op: str, *, pdl: bool = False, most: int | None = None) -> None:
     """Compile the kernels of all orders, in parallel; failures are reported when a kernel is used.
 
-    The blocks that are tried first of every order come first: a run that was interrupted goes on where it was.
+    The blocks that are tried first of every order come first: an interrupted run continues where it was.
     """
     architecture, what = device().architecture, _What.of(op, nrhs, pdl=pdl)
     orders, store = [(n, dtype, architecture) for n in ns], ArtifactCache()

@@ -119,7 +119,7 @@ def libraries() -> Libraries:
 
 
 def version() -> str:
-    """Such as "libmathdx 0.4.1"."""
+    """The version, such as "libmathdx 0.4.1"."""
     numbers = [ctypes.c_int() for _ in range(3)]
     _check(libraries().mathdx.mathdxGetVersionEx(*map(ctypes.byref, numbers)), "asking for the version")
     return f"libmathdx {'.'.join(str(number.value) for number in numbers)}"

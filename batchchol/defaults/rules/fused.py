@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from batchchol.defaults.request import Request
 from batchchol.defaults.rules.pipelines import FEW, MANY, SOME, by_blocks
+from batchchol.defaults.rules.rows import by_rows
 from batchchol.defaults.rules.strips import by_strips
 from batchchol.defaults.rules.wholes import by_whole, of_few, of_several_at_once
 from batchchol.defaults.runnable import has_pdl, runs_on
@@ -66,7 +67,7 @@ NB_OF_GPUS = MappingProxyType({"float32": 8, "float64": 4})
 def two_kernels(request: Request, nrhs: int = 1) -> bool:
     """Whether one kernel that factors and another that solves are the better choice for `nrhs` right-hand sides."""
     problem = request.problem
-    if not TARGETS[request.target].gpu or of_several(request, nrhs) is not None:
+    if not TARGETS[request.target].gpu or _at_once(request, nrhs) is not None:
         return False
     few = _few(request)
     if problem.n <= (ONE_KERNEL_OF_FEW if few else ONE_KERNEL)[problem.dtype]:
@@ -87,6 +88,13 @@ def nearest_size(batch: int) -> int:
 
 def of_several(request: Request, nrhs: int) -> KernelSpec | None:
     """The kernel for `nrhs` right-hand sides where the one for a single one is not the better choice."""
+    if nrhs <= 1 or not TARGETS[request.target].gpu:
+        return None
+    return _at_once(request, nrhs) or _instead_of_rows(request)
+
+
+def _at_once(request: Request, nrhs: int) -> KernelSpec | None:
+    """The kernel that solves for several right-hand sides at a time."""
     if nrhs <= COLUMNS_OF_WARPS or not TARGETS[request.target].gpu:
         return None
     with suppress(SpecError):
@@ -100,12 +108,21 @@ def of_several(request: Request, nrhs: int) -> KernelSpec | None:
     return None
 
 
+def _instead_of_rows(request: Request) -> KernelSpec | None:
+    """The kernel where those of a single right-hand side would factor again for each."""
+    with suppress(SpecError):
+        plain, size, where = request.plain, nearest_size(request.size), (request.chunk, request.arch)
+        if size == BATCHES[-1] and by_rows(plain, *where):
+            return shared_by_several(plain, *where, size, rows=False) or fused(plain, *where)
+    return None
+
+
 def _by_threads(request: Request, nrhs: int) -> KernelSpec | None:
     """The kernel with a thread to each matrix that solves for as many right-hand sides at a time as it can."""
     n, plain = request.problem.n, request.plain
     most = next((most for order, most in SEVERAL[request.problem.dtype] if n <= order), 1)
     where = request.chunk, request.arch
-    if n < STAGED_FROM or most == 1 or shared_by_several(plain, *where, nearest_size(request.size)):
+    if n < STAGED_FROM or most == 1 or shared_by_several(plain, *where, nearest_size(request.size), rows=False):
         return None
     found = fused(plain, *where)
     if not (isinstance(found.schedule, ThreadSchedule) and found.schedule.unroll == "full"):
@@ -137,8 +154,15 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
             yield size, found
 
 
-def shared_by_several(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:
-    """The kernel whose threads share matrices, if that is the better choice for a batch of `BATCHES`."""
+def shared_by_several(
+    plain: KernelSpec, chunk: int | None, arch: str | None, size: int, *, rows: bool = True
+) -> KernelSpec | None:
+    """The kernel whose threads share matrices, if that is the better choice for a batch of `BATCHES`.
+
+    `rows`: for a single right-hand side.
+    """
+    if rows and size == BATCHES[-1] and (found := by_rows(plain, chunk, arch)):
+        return found
     strips = by_strips(plain, chunk, arch) if size == BATCHES[-1] else None
     other = by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
     return other or by_whole(plain, arch)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from batchchol.defaults.runnable import has_pdl, runs_on
-from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Problem, ThreadSchedule
+from kernelgen import MAX_CHUNK, MAX_N, TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import SPLITS, SplitStage, least_split, registers_of_one
-from kernelgen.schedules.lane_stage import LANES as SHARES
-from kernelgen.schedules.lane_stage import MAX_REGISTERS, LaneStage, has_whole_columns
-from kernelgen.schedules.panel_stage import OPERATIONS as PANELED
-from kernelgen.schedules.reflector_stage import SECTOR_BYTES
-from kernelgen.schedules.thread import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.schedules.budget import FULL_UNROLL_BUDGET, general_operations
+from kernelgen.schedules.stages.general import SPLITS, SplitStage, least_split, registers_of_one
+from kernelgen.schedules.stages.lanes import LANES as SHARES
+from kernelgen.schedules.stages.lanes import MAX_REGISTERS, LaneStage, has_whole_columns
+from kernelgen.schedules.stages.panels import OPERATIONS as PANELED
+from kernelgen.schedules.stages.reflectors import SECTOR_BYTES
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of CPUs, the largest order of straight-line code.
@@ -114,6 +114,22 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes:
     return replace(plain, schedule=schedule)
 
 
+def general_layout(problem: Problem) -> Layout | None:
+    """The layout of packed matrices whose threads share them by LU; None where a thread of a GPU has one.
+
+    A chunk is what a warp has at once, or a block of panels: what it reads and writes lies in one piece.
+    """
+    if problem.operation.rectangular or not problem.operation.general:
+        return None
+    if problem.n >= PANELS_FROM[problem.dtype]:
+        members = PANEL_THREADS // _panel_threads(problem)
+    elif split := _least_split(problem, canonical=False):
+        members = WARP // split
+    else:
+        return None
+    return Layout.chunked(max(members, 2), "row")
+
+
 def _least_split(problem: Problem, *, canonical: bool) -> int | None:
     """The threads to a matrix, None for one: the fewest that have registers for it, of some arrays more."""
     shares = canonical and problem.op in ("getrf", "gesv") and problem.n >= SHARED_ROWS[problem.dtype]
@@ -135,7 +151,7 @@ def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
     problem = plain.problem
     if problem.operation.rectangular or problem.n < PANELS_FROM[problem.dtype]:
         return None
-    split = next(threads for order, threads in PANELS[problem.dtype].items() if problem.n <= order)
+    split = _panel_threads(problem)
     threads = max(split, PANEL_THREADS)
     looking = str(problem.operation.fixed["looking"])
     schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride)
@@ -156,6 +172,10 @@ def _by_reflectors(plain: KernelSpec, stride: int | None, arch: str | None) -> K
     schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride, pdl=pdl)
     spec = replace(plain, schedule=schedule)
     return spec if runs_on(spec, arch, FITTED) else None
+
+
+def _panel_threads(problem: Problem) -> int:
+    return next(threads for order, threads in PANELS[problem.dtype].items() if problem.n <= order)
 
 
 def _by_lanes(problem: Problem, layout: str, order: str) -> int | None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from batchchol.defaults.runnable import has_pdl, runs_on
 from kernelgen import KernelSpec, ThreadSchedule
 from kernelgen.gpu import WARP
-from kernelgen.schedules.triangle_stage import TriangleStage
+from kernelgen.schedules.stages.triangles import TriangleStage
 from kernelgen.targets import ELEMENT_BYTES
 
 # The GPU that the rule was fitted to.
@@ -61,7 +61,7 @@ def _split(plain: KernelSpec) -> int:
 
 
 def _bytes(plain: KernelSpec, split: int) -> int:
-    """Those of the triangles of a warp."""
+    """Bytes of the triangles of a warp."""
     stage = TriangleStage(plain.problem.n, plain.problem.dtype, split, False, plain.layout == "canonical")
     return stage.scalars * ELEMENT_BYTES[plain.problem.dtype]
 

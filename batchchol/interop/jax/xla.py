@@ -65,16 +65,16 @@ class Execution:
 
     @property
     def addresses(self) -> list[int]:
-        """Where the arguments and the results are."""
+        """The addresses of the arguments and the results."""
         return [buffer[_DATA] for buffer in self._buffers]
 
     def shape(self, place: int) -> tuple[int, ...]:
-        """That of one of the arguments and results."""
+        """The shape of one of the arguments and results."""
         buffer = self._buffers[place]
         return _words(buffer[_DIMS], buffer[_RANK])
 
     def dtype(self, place: int) -> np.dtype[Any]:
-        """That of one of the arguments and results."""
+        """The dtype of one of the arguments and results."""
         return _DTYPES[self._buffers[place][_DTYPE] & _INT]
 
     def array(self, place: int) -> Buffer:

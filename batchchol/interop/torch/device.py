@@ -52,7 +52,7 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, a: Tensor, upper: bool, math: str) -> Known:
-        """That of the matrices of a call."""
+        """The facts that are known of the matrices of a call."""
         return _known(a.shape, a.dtype, a.device, upper, math)
 
 

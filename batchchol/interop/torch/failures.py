@@ -15,7 +15,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def check_tensor(argument: str, a: Tensor) -> None:
-    """Refuse what is no dense tensor of float32 or float64."""
+    """Refuse anything but a dense tensor of float32 or float64."""
     check_kind(argument, a.dtype, a.layout)
 
 

@@ -91,7 +91,7 @@ class Group:
         return any(fnmatchcase(row.contender, peer) for peer in self.peers)
 
     def claims(self) -> Iterator[Claim]:
-        """Those of each case, then those of all."""
+        """The claims of each case, then those of all."""
         yield from (Claim(self, point, name) for point in self.points for name in self.quantities)
         yield from (Claim(self, None, name) for name in self.whole)
 
@@ -246,7 +246,7 @@ class Listed:
 
 
 def pages(root: Path) -> list[Path]:
-    """Those that may have claims: README and all of docs/ but the list of every claim, which only the site shows."""
+    """Pages that may have claims: README and all of docs/ but the list of every claim, which only the site shows."""
     found = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     return [page for page in found if page.is_file() and page.name != "claims.md"]
 
@@ -271,6 +271,10 @@ def load(root: Path) -> Listed:
         ]
         lookups = [Lookup(name=name, root=root, **entry) for name, entry in found.get("lookups", {}).items()]
         return Listed(root, pages(root), [*groups.values()], tables, plots, lookups)
+    except FileNotFoundError as error:
+        if error.filename != str(path):
+            raise
+        raise DataFileError(path, "reading", "no such file: change to a clone of batchchol, or name one") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataFileError(path, "reading", f"not a list of claims ({error!r}): correct it") from error
 

@@ -90,7 +90,7 @@ class Lookup:
         return grouped(rows, lambda row: tuple(str(row[column]) for column in self.by))
 
     def claims(self) -> Iterator[LookedUp]:
-        """In the order of the file."""
+        """The claims, in the order of the file."""
         yield from (LookedUp(self, key) for key in self._rows)
 
     def of(self, key: Key) -> Value:

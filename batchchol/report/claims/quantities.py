@@ -127,6 +127,11 @@ def _uncertainty(side: Side) -> Value:
     return max(row.joules_uncertainty / row.joules for row in side.every if getattr(row, "joules", math.nan) > 0)
 
 
+def _above_launch(side: Side) -> Value:
+    own, peer = (min(float(row.seconds - row.floor_seconds) for row in rows) for rows in (side.own, side.peers))
+    return peer / own
+
+
 def _worst(side: Side) -> Value:
     return max(each.best.ratio for each in side.cases())
 
@@ -160,6 +165,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "tiles": Quantity(_tiles, "", "nb, looking"),
     "family": Quantity(_family, "", "family"),
     "speedup": Quantity(lambda side: side.speedup, ".1f", "× best peer", "more"),
+    "above": Quantity(_above_launch, ".1f", "× best peer, the launch subtracted from both", "more"),
     "most": Quantity(lambda side: max(each.speedup for each in side.cases()), ".1f", "at most × best peer", "more"),
     "least": Quantity(lambda side: min(each.speedup for each in side.cases()), ".1f", "at least × best peer", "more"),
     "worst": Quantity(_worst, ".2f", "largest residual ratio", "less"),

@@ -12,7 +12,7 @@ FILE = Path("datasets") / "rebased.csv"
 
 @cache
 def rebased(root: Path) -> Mapping[str, str]:
-    """From such a commit to the one that has its change today; empty where that is not known any more."""
+    """From such a commit to the one that has its change now; empty where that is no longer known."""
     path = root / FILE
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""Whether another schedule or layout replaces the one that is used today: by more than a margin above noise."""
+"""Whether another schedule or layout replaces the current one: only if faster by more than a margin above noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernelgen import TARGETS, KernelSpec, Layout, Problem, Schedule
 from kernelgen.problem import MATHS
 
 ROUNDS = 4
-"""How often each schedule is measured in turns: what differs between the rounds is noise."""
+"""How many turns each schedule is measured in: what differs between the rounds is noise."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Contest:
-    """The schedule that is used today for a request, and those that were faster, best first.
+    """The current schedule of a request, and those that were faster, best first.
 
     `measured` is how many schedules were tried to find those, of how many `candidates`.
     """
@@ -87,12 +87,12 @@ class Contest:
     def held(
         self, measurer: Measurer, site: Site, rounds: int = ROUNDS, samples: int = FINAL_SAMPLES
     ) -> Tuned | None:
-        """Measure all in turns and decide; None if none of them could be measured."""
+        """Measure all in turn, several rounds, and decide; None if none of them could be measured."""
         rows = [measurer.measure(point, samples) for _ in range(rounds) for point in self.points(site)]
         return self.decided(rows, site)
 
     def decided(self, rows: Iterable[Row], site: Site) -> Tuned | None:
-        """The winner by these measurements: another than today's only if it is faster by more than a margin.
+        """The winner by these measurements: another than the current one only if it is faster by more than a margin.
 
         The margin is 3%, or what the rounds of either differ by, or the spread of the samples where there is one
         round: whichever is the largest.
@@ -157,7 +157,7 @@ def _noise(rows: Sequence[Row]) -> float:
 def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> list[Placed]:
     """The layouts of batches and arrays that the entries of one session support.
 
-    Those of today stay unless another is faster by more than the margin of either. A CPU has one layout for each.
+    The current ones stay unless another is faster by more than the margin of either. A CPU has one layout for each.
     Only the default math counts, and only factorizations of triangles.
 
     Parameters
@@ -173,7 +173,7 @@ def placements(entries: Iterable[Tuned], site: Site, floor_seconds: float) -> li
 
 
 def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, floor: float) -> Iterator[Placed]:
-    """Those of a dtype, an order and a batch; none where today's layout was not measured, or no other one."""
+    """Placements of a dtype, an order and a batch; none where the current layout was not measured, or no other."""
     dtype, n, batch = where
     at = site.request(Problem(n, dtype), batch).where
     chunks = {Layout.chunked(entry.case.chunk): entry for entry in entries if entry.case.chunk}
@@ -183,16 +183,16 @@ def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, f
         layout: packed_seconds(taken * batch / 1e9, n, dtype, batch, site.copy_bytes_per_second, floor) / batch * 1e9
         for layout, taken in packed.items()
     } | {layout: entry.ns for layout, entry in rows.items()}
-    for section, today, times in (
+    for section, current, times in (
         ("layouts", default_layout(n, batch=batch, **at), packed),
         ("arrays", array_layout(n, batch, **at), arrays),
     ):
-        if today not in times or len(times) < 2:
+        if current not in times or len(times) < 2:
             continue
         measured = chunks | rows
         fastest = min(times, key=times.__getitem__)
-        margin = max(measured[today].margin, measured[fastest].margin)
-        best = fastest if times[today] > times[fastest] * (1 + margin) else today
+        margin = max(measured[current].margin, measured[fastest].margin)
+        best = fastest if times[current] > times[fastest] * (1 + margin) else current
         users = tuned_placement(section, n, batch, **at)
         yield Placed(
             section,
@@ -201,9 +201,9 @@ def _placed(where: tuple[str, int, int], entries: Sequence[Tuned], site: Site, f
             batch,
             best,
             rounded(times[best]),
-            kept=best == today and users is None,
-            incumbent=today,
-            incumbent_ns=rounded(times[today]),
+            kept=best == current and users is None,
+            incumbent=current,
+            incumbent_ns=rounded(times[current]),
             margin=margin,
             about=measured[best].about,
         )

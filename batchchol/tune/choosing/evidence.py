@@ -46,7 +46,7 @@ def _cells(rows: Iterable[Row], case: Case) -> dict[int, dict[int, list[Row]]]:
 
 
 def _pools(rows: Sequence[Row], case: Case) -> list[list[Row]]:
-    """Those of the case's own place; where an order has none, those for any chunk."""
+    """The rows of the case's own place; where an order has none, those for any chunk."""
     placed = [row for row in rows if replace(case_of(row.point), dtype=case.dtype, math=case.math) == case]
     return [placed, for_any_chunk(rows)] if case.layout == "chunked" else [placed]
 

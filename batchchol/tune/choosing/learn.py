@@ -1,4 +1,4 @@
-"""What a sweep has learned for the user's table: the best of each case, order and batch, against today's."""
+"""What a sweep has learned for the user's table: the best of each case, order and batch, if better than before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchchol.tune.choosing.contest import Contest, Site, placements
 from batchchol.tune.choosing.winners import MARGIN, case_of, cell_of, grouped
 from batchchol.tune.compile import build
 
-# Where other schedules seem faster: how many of them are measured again, and how often in turns with today's.
+# Where other schedules seem faster: how many of them are measured again, and in how many rounds with the current one.
 _CHALLENGERS, _ROUNDS = 2, 3
 
 
@@ -35,9 +35,9 @@ def learn(
 ) -> tuple[Site, list[Tuned], list[Placed], KeyboardInterrupt | None]:
     """The entries and placements that the rows of a data set support, and where they were measured.
 
-    Only correct rows of the specs' own code count. Where something else than today's choice was the faster one, both
-    are measured again, in turns; today's is measured then even if it was not among the rows. Without a measurer such
-    a case is decided by its rows alone, or not at all if they lack today's choice.
+    Only correct rows of the specs' own code count. Where something else was faster than the current choice, both are
+    measured again, in turn; the current one even if it was not among the rows. Without a measurer such a case is
+    decided by its rows alone, or not at all if they lack the current choice.
 
     Parameters
     ----------
@@ -86,15 +86,15 @@ def _contests(values: Sequence[Mapping[str, Any]], site: Site) -> list[tuple[Con
 def _contest(rows: list[Row], site: Site) -> tuple[Contest, list[Row]]:
     point = rows[0].point
     request = site.request(point.spec.problem, point.batch).on(point.layout)
-    today = default_choice(request)
+    current = default_choice(request)
     ranked = sorted(rows, key=lambda row: row.median_seconds)
-    best = [row for row in ranked if row.spec != today.spec][:_CHALLENGERS]
-    own = [row for row in ranked if row.spec == today.spec][:1]
-    return Contest(request, today, tuple(row.spec for row in best), len(rows), len(rows)), own + best
+    best = [row for row in ranked if row.spec != current.spec][:_CHALLENGERS]
+    own = [row for row in ranked if row.spec == current.spec][:1]
+    return Contest(request, current, tuple(row.spec for row in best), len(rows), len(rows)), own + best
 
 
 def _settled(contest: Contest, rows: list[Row], site: Site, rows_alone: bool) -> Tuned | None:
-    """What is decided without another measurement: that today's stays, or whatever the rows say."""
+    """What is decided without another measurement: that the current choice stays, or what the rows say."""
     own = [row for row in rows if row.spec == contest.incumbent.spec]
     others = [row for row in rows if row.spec != contest.incumbent.spec]
     if not own:

@@ -17,10 +17,10 @@ MOST_FINALISTS = 20
 
 
 def held(contest: Contest, measurer: Measurer, site: Site, most: int, seconds: float = SECONDS) -> Tuned | None:
-    """Measure the energy of today's schedule and of at most `most - 1` challengers, and decide.
+    """Measure the energy of the current schedule and of at most `most - 1` challengers, and decide.
 
-    Another than today's wins only if it uses fewer joules by more than the uncertainty of both. None if none of them
-    could be measured.
+    Another wins only if it uses fewer joules by more than the uncertainty of both. None if none of them could be
+    measured.
     """
     finalists = replace(contest, challengers=contest.challengers[: most - 1]).points(site)
     rows = [row for row in (measurer.measure(point, FINAL_SAMPLES) for point in finalists) if row.correct]
@@ -33,9 +33,9 @@ def _decided(contest: Contest, spent: dict[KernelSpec, tuple[Row, Energy]], site
     best = min(spent, key=lambda spec: spent[spec][1].joules)
     margin = 0.0
     if own in spent and best != own:
-        todays, others = spent[own][1], spent[best][1]
-        margin = (todays.uncertainty + others.uncertainty) / others.joules
-        best = best if todays.joules > others.joules * (1 + margin) else own
+        current, others = spent[own][1], spent[best][1]
+        margin = (current.uncertainty + others.uncertainty) / others.joules
+        best = best if current.joules > others.joules * (1 + margin) else own
     about: dict[str, str | int] = {
         "objective": "energy",
         "nanojoules": _nanojoules(contest, spent[best][1]),
@@ -47,5 +47,5 @@ def _decided(contest: Contest, spent: dict[KernelSpec, tuple[Row, Energy]], site
 
 
 def _nanojoules(contest: Contest, energy: Energy) -> int:
-    """Of a matrix."""
+    """Nanojoules of a matrix."""
     return round(energy.joules / contest.request.size * 1e9)

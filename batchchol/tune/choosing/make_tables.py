@@ -35,6 +35,8 @@ _Any = TypeVar("_Any")
 # A chunk replaces that of the order before where it is this much faster: a batch has to live with its layout, and a
 # table has few of them, so it follows them more closely than schedules. One run differs from the next by as much.
 _LAYOUT_MARGIN = 0.01
+# What spills no register is chosen where it takes at most this much longer.
+SPILL_MARGIN = 0.05
 
 
 def table(
@@ -191,22 +193,29 @@ def _schedules(rows: Sequence[Row], place: Case) -> dict[Cell, Schedule]:
 def _settled(rows: Iterable[Row]) -> dict[Cell, Schedule]:
     """The winner of each order and batch, or what serves the one before if that is within the margin of it.
 
-    What spills registers wins where nothing else is within the margin of it. What won at a smaller batch and was not
-    measured at a larger one stays the winner where it took less for a matrix: a matrix of more takes no longer.
+    What spills registers wins where nothing else is within its own, wider margin of it. What won at a smaller batch
+    and was not measured at a larger one stays the winner where it took less for a matrix: a matrix of more takes no
+    longer.
     """
     chosen: dict[Cell, Schedule] = {}
     found = grouped(rows, cell_of)
     for cell, rivals in sorted(found.items()):
-        winner = fastest(rivals)
+        winner = fastest(_kept_in_registers(rivals))
         near_enough = winner.median_seconds * (1 + MARGIN)
         near = [row for row in rivals if row.median_seconds <= near_enough]
         near = [row for row in near if not row.about.get("spill_bytes")] or near
-        winner = fastest(near)
         good = {row.spec.schedule for row in near}
         good |= {row.spec.schedule for row in _untried(found, cell) if _each(row) <= _each(winner)}
         kept = [schedule for schedule in _before(chosen, cell) if schedule in good]
         chosen[cell] = kept[0] if kept else winner.spec.schedule
     return chosen
+
+
+def _kept_in_registers(rivals: Sequence[Row]) -> Sequence[Row]:
+    """Those that spill none, if one is near enough to the fastest of all."""
+    most = fastest(rivals).median_seconds * (1 + SPILL_MARGIN)
+    kept = [row for row in rivals if not row.about.get("spill_bytes")]
+    return kept if any(row.median_seconds <= most for row in kept) else rivals
 
 
 def _untried(found: Mapping[Cell, Sequence[Row]], cell: Cell) -> list[Row]:

@@ -72,7 +72,7 @@ def for_any_chunk(rows: Iterable[Row]) -> list[Row]:
 
 
 def finalists(rows: Sequence[Row]) -> list[Row]:
-    """Those that were measured longer, if there are any."""
+    """The rows that were measured longer, if there are any."""
     return [row for row in rows if row.samples > FIRST_SAMPLES] or list(rows)
 
 
@@ -126,7 +126,7 @@ class Best:
     changes: Mapping[str, tuple[Any, ...]]
 
     def narrowed(self, wanted: Callable[[Point], bool]) -> Best:
-        """Those whose points are wanted."""
+        """The same of the rows whose points are wanted."""
         return replace(self, rows=tuple(row for row in self.rows if wanted(row.point)))
 
     def winners(self, target: str) -> list[Point]:

@@ -70,7 +70,7 @@ class Surface:
 
     @property
     def best(self) -> float:
-        """Of the fastest point, in seconds."""
+        """The time of the fastest point, in seconds."""
         return min(seconds for seconds in self.seconds if seconds is not None)
 
     def near(self, close: float) -> int:

@@ -114,7 +114,7 @@ def taught(
 
 
 def _near(lessons: Sequence[Lesson], orders: Iterable[int]) -> list[Lesson]:
-    """Those of orders that count for one of these."""
+    """The lessons of orders that count for one of these."""
     known = {lesson.point.spec.problem.n for lesson in lessons}
     count = {n for n in known if any(abs(math.log(n / order)) <= _SPAN for order in orders)}
     return [lesson for lesson in lessons if lesson.point.spec.problem.n in count]

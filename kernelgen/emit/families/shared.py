@@ -69,7 +69,7 @@ def generate_single(
 
 @dataclass(frozen=True)
 class _Single:
-    """What the template asks of a spec and its problem."""
+    """The template's variables, by a spec and its problem."""
 
     name: str
     n: int

@@ -47,7 +47,7 @@ class _Shape:
 
     @property
     def tiles(self) -> int:
-        """Of a row of the matrix."""
+        """Tiles of a row of the matrix."""
         return -(-self.n // self.nb)
 
     @property
@@ -63,20 +63,20 @@ class _Shape:
 
     @property
     def elements(self) -> int:
-        """Of the tiles, and of the inverses of the pivots."""
+        """Elements of the tiles, and of the inverses of the pivots."""
         return self.all * self.nb * (self.nb + 1) + self.tiles * self.nb
 
 
 @dataclass(frozen=True)
 class _Schedule:
-    """What the templates ask of a schedule."""
+    """The templates' variables, by a schedule."""
 
     family: ClassVar[str] = "shared"
 
 
 @dataclass(frozen=True)
 class _Spec:
-    """What the templates ask of a spec."""
+    """The templates' variables, by a spec."""
 
     name: str
     layout: ClassVar[str] = "canonical"

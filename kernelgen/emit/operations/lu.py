@@ -9,7 +9,7 @@ from kernelgen.gpu import WARP
 from kernelgen.programs.lu import backward_program, factor_program, forward_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.general_stage import BlockStage, SharedStage, SplitStage, WarpsStage
+from kernelgen.schedules.stages.general import BlockStage, SharedStage, SplitStage, WarpsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 

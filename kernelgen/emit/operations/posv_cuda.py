@@ -8,6 +8,7 @@ from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import PIECE_BYTES, WARP
 from kernelgen.schedules import ThreadSchedule
+from kernelgen.schedules.stages.rows import RowsStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import ELEMENT_BYTES
 
@@ -22,6 +23,8 @@ _GROUP = 4
 
 def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule, *, repairs: bool = False) -> KernelSource:
     """The source of `generate_posv` for this target, or with repair, as `generate_repairing` says."""
+    if schedule.split:
+        return _generate_split(spec, schedule)
     entry = f"{spec.name}_repairs" if repairs else spec.name
     problem, threads = spec.problem, schedule.threads or WARP
     stage = schedule.solve_stage(problem, spec.layout)
@@ -47,6 +50,16 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule, *, repairs
     )
     launch = Launch(threads, threads, stage.shared_bytes, schedule.cache or "l1", pdl=bool(schedule.pdl))
     return cuda_source(text, entry, problem.dtype, problem.math, launch)
+
+
+def _generate_split(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
+    """The source where several threads have a matrix."""
+    threads, problem = schedule.threads or WARP, spec.problem
+    split, piece = schedule.split or 1, PIECE_BYTES // ELEMENT_BYTES[problem.dtype]
+    text = render("thread/posv/split.cu.jinja", **variables_of(spec), entry=spec.name, piece=piece)
+    shared = RowsStage(problem, split).shared_bytes
+    launch = Launch(threads, threads // split, shared, schedule.cache or "l1", schedule.blocks, bool(schedule.pdl))
+    return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 
 def returned_rows(n: int, dtype: str) -> int:

@@ -10,9 +10,9 @@ from kernelgen.programs.lu import backward_program
 from kernelgen.programs.qr import factor_program, generate_program, project_program
 from kernelgen.programs.tiles import Node, expand
 from kernelgen.schedules import DEFAULT_THREADS, ThreadSchedule
-from kernelgen.schedules.lane_stage import LaneStage
-from kernelgen.schedules.panel_stage import PanelStage
-from kernelgen.schedules.reflector_stage import RHS, STEP, ReflectorStage
+from kernelgen.schedules.stages.lanes import LaneStage
+from kernelgen.schedules.stages.panels import PanelStage
+from kernelgen.schedules.stages.reflectors import RHS, STEP, ReflectorStage
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import SIMD_TARGETS, TARGETS
 

@@ -22,7 +22,7 @@ def generate_repairing(spec: KernelSpec) -> KernelSource | None:
     schedule = spec.schedule
     if not (TARGETS[spec.target].gpu and isinstance(schedule, ThreadSchedule)):
         return None
-    if spec.problem.op in ("posv", "posvdet"):
+    if spec.problem.op in ("posv", "posvdet") and not schedule.split:
         return generate_posv_for_gpu(spec, schedule, repairs=True)
     if spec.problem.op in ("potrf", "potrfdet") and schedule.staged and not spec.in_place:
         return generate_thread(spec, schedule, repairs=True)

@@ -1,4 +1,4 @@
-"""What CUDA sources share whose warps have the triangles of their matrices in shared memory, the thread family."""
+"""The common part of CUDA sources, the thread family, whose warps have their triangles in shared memory."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Border:
 
 @lru_cache(maxsize=64)
 def border(last: Border) -> KernelSource:
-    """The kernel of last rows; an item is a matrix. Its arguments the text says at its end."""
+    """The kernel of last rows; an item is a matrix. The end of the text describes its arguments."""
     entry = f"{'s' if last.dtype == 'float32' else 'd'}border_{last.order}_r{last.rows}"
     launch = Launch(WARP * (1 + _OTHERS), 1, last.shared_bytes, cache="shared")
     text = render(

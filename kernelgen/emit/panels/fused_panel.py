@@ -21,7 +21,7 @@ from kernelgen.refusals import SpecError
 from kernelgen.schedules.axes import UPDATES
 from kernelgen.targets import ELEMENT_BYTES
 
-# Shared memory that the kernel declares by itself at most.
+# The most shared memory that the kernel itself declares.
 _DECLARED = (32 + 128) * 8 + 4 * PIECE_BYTES
 _DOWN = 16
 # Elements between rows of what tiles are updated by; rows and columns of what tensor cores do at once.
@@ -172,7 +172,7 @@ def _moved(panel: FusedPanel, leading: int, exact: bool) -> FusedPanel:
 
 @lru_cache(maxsize=256)
 def fused_panel(panel: FusedPanel) -> KernelSource:
-    """The kernel of panels; an item is a block of threads. Its arguments the text says at its end."""
+    """The kernel of panels; an item is a block of threads. The end of the text describes its arguments."""
     letter = {"float32": "s", "float64": "d"}[panel.dtype]
     sizes = f"nb{panel.nb}_ib{panel.ib}_lb{panel.lb}_t{panel.threads}_b{panel.resident}"
     update = f"{panel.update}{panel.depth if panel.depth > 4 else ''}"

@@ -46,7 +46,7 @@ class LuPanel:
 
     @property
     def threads(self) -> int:
-        """Those of a block."""
+        """Threads of a block."""
         return _block(self.height)[0]
 
     @property

@@ -1,4 +1,4 @@
-"""CUDA sources of what factors panels of large matrices: diagonal tiles, the rows below them, copies of triangles.
+"""CUDA sources of kernels for panels of large matrices: diagonal tiles, the rows below them, copies of triangles.
 
 Their tiles are parts of canonical matrices, anywhere in them, of an order that is known at the launch. A matrix in
 rows whose upper triangle is factored is one in columns whose lower triangle is: there is no third case.
@@ -114,7 +114,7 @@ def largest_tile(dtype: str, ib: int = 16) -> int:
 
 @lru_cache(maxsize=256)
 def potf2(panel: Panel) -> KernelSource:
-    """The kernel of diagonal tiles; an item is a matrix. Its arguments the text says at its end."""
+    """The kernel of diagonal tiles; an item is a matrix. The end of the text describes its arguments."""
     return _source("potf2", panel, Launch(panel.threads, 1, panel.potf2_bytes, cache="shared"))
 
 

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "fuzz" / "interrupts.py"
 def test_interrupted_calls_leave_no_thread_behind(
     run_python: Callable[..., subprocess.CompletedProcess[str]], threads: int
 ) -> None:
-    small = ["--interrupts", "4", "--n", "64", "--batch", "3000"]
+    small = ["--interrupts", "4", "--n", "48", "--batch", "2000"]
     done = run_python(SCRIPT, *small, "--threads", str(threads))
     assert done.returncode == 0, done.stderr
     assert f"4 interrupts under {threads} threads: no byte changed" in done.stdout

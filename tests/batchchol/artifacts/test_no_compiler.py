@@ -26,6 +26,7 @@ from batchchol import (
 )
 from batchchol.artifacts import no_compiler
 from batchchol.batches import packing
+from batchchol.defaults import lookup
 from batchchol.errors import BackendUnavailable, CompilerNotFound
 
 Array = NDArray[np.floating]
@@ -37,6 +38,8 @@ LAYOUTS = [Layout.canonical(), Layout.canonical("col"), Layout.interleaved(), La
 
 
 def forget() -> None:
+    # Kernels that calls have kept need no compiler any more.
+    lookup.forget()
     backends._make.cache_clear()
     packing._loaded.cache_clear()
 

@@ -184,7 +184,7 @@ def test_one_case_whose_process_compiles_what_it_measures_with(command: Command)
 
 
 def test_one_case_that_is_being_measured(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured decides, as far as today's kernel is among it."""
+    """What was measured decides, if the current kernel is among it."""
     case = ("--n", 20, "--layout", "chunked", "--batch", 500)
     done = command("tune", *case, bench="Endless", hangs=["point"])
     ended_in_order(done, TRY_AGAIN)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batchchol import Layout, default_spec
+from batchchol.defaults.lookup import default_choice
 from batchchol.defaults.request import Request
 from batchchol.defaults.rules.fused import BATCHES, by_warps, of_several, two_kernels
 from batchchol.defaults.rules.pipelines import MANY as MANY_COLUMNS
@@ -172,3 +173,17 @@ def test_first_warps_of_padded_blocks_are_folded(n: int, fold: int) -> None:
     where: dict[str, Any] = {"layout": LARGE.kind, "order": LARGE.order, "chunk": LARGE.chunk, "batch": MANY}
     found = default_spec(n, op="posv", target="cuda", arch="sm_90", **where)
     assert getattr(found.schedule, "fold", None) == fold
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "math"), [(24, "float32", "fast"), (32, "float32", "fast"), (24, "float64", "ieee")]
+)
+def test_threads_share_rows_for_one_right_hand_side_alone(n: int, dtype: str, math: str) -> None:
+    request = asked(n, LARGE, MANY, math, dtype=dtype)
+    spec = default_choice(request).spec
+    assert spec.family == "thread"
+    assert spec.schedule.split
+    for nrhs in (2, SEVERAL, 40):
+        found = of_several(request, nrhs)
+        assert two_kernels(request, nrhs) or (found is not None and not getattr(found.schedule, "split", None))
+    assert default_choice(asked(n, LARGE, FEW, math, dtype=dtype)).spec != spec

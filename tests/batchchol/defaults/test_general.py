@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from batchchol.defaults.lookup import default_choice
+from batchchol.defaults.lookup import default_choice, default_layout
 from batchchol.defaults.request import Request
 from batchchol.defaults.rules.general import of_many_columns
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
-from kernelgen.schedules.lane_stage import LaneStage
-from kernelgen.schedules.panel_stage import PanelStage
+from kernelgen.schedules.stages.lanes import LaneStage
+from kernelgen.schedules.stages.panels import PanelStage
 
 ROWS, PACKED = Layout.canonical("row"), Layout.chunked(32)
 
@@ -60,3 +60,22 @@ def test_an_entry_serves_orders_near_its_own_in_its_own_place() -> None:
     assert not any([evidence(45, PACKED), evidence(16, Layout.canonical("col")), evidence(16, PACKED, "float64")])
     # Offsets are those of the chunk that is asked for.
     assert chosen("gesv", 64, Layout.chunked(16)).schedule.stride == 16
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "chunk"),
+    [(16, "float32", 8), (32, "float32", 4), (32, "float64", 2), (40, "float32", 2), (64, "float32", 2)],
+)
+def test_a_chunk_of_packed_matrices_is_what_a_warp_shares(n: int, dtype: str, chunk: int) -> None:
+    for op in ("getrf", "gesv"):
+        layout = default_layout(n, target="cuda", dtype=dtype, arch="sm_90", op=op)
+        assert layout == Layout.chunked(chunk, "row")
+        schedule = chosen(op, n, layout, dtype=dtype).schedule
+        assert isinstance(schedule, ThreadSchedule)
+        assert schedule.stride == chunk
+
+
+def test_matrices_of_a_thread_each_are_packed_as_for_cholesky() -> None:
+    for n, op in ((8, "gesv"), (32, "geqrf")):
+        usual = default_layout(n, target="cuda", arch="sm_90")
+        assert default_layout(n, target="cuda", arch="sm_90", op=op) == usual

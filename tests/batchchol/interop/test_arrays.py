@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,93 +16,15 @@ from batchchol.api.arrays import device_addresses, foreign_calls
 from batchchol.backends.cuda import gpus, memory
 from batchchol.backends.cuda.arrays import libraries
 from batchchol.backends.cuda.pool import Pool
-from batchchol.errors import DeviceLost
+from batchchol.errors import DeviceLost, OutOfMemory
 
 from ...fakes import pycuda as fake_pycuda
+from ...fakes.arrays import CupyArray, FakeArray, Memory, NoMemory, NumbaArray, OnGpu, on_stream
 from ...fakes.pycuda import FakeGpu
 
 N = 5
 Array = np.ndarray[Any, Any]
 Spd = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """CuPy's pointer to memory."""
-
-    room: bytearray
-    begin: int = 0
-
-    def __add__(self, nbytes: int) -> Memory:
-        return Memory(self.room, self.begin + nbytes)
-
-
-class FakeArray:
-    """An array of CuPy or Numba, in the memory of the host, which is the fake GPU's."""
-
-    # What is current: the stream, and the GPU that arrays are made on.
-    stream = device = 0
-    gpu: FakeGpu
-
-    def __init__(self, shape: tuple[int, ...], dtype: Any, over: Array | Memory | None = None) -> None:
-        if isinstance(over, Memory):
-            over = np.frombuffer(over.room, dtype, int(np.prod(shape)), over.begin).reshape(shape)
-        self.host = np.full(shape, 7, dtype) if over is None else over
-        self.gpu.other_gpus[self.host.ctypes.data] = self.device
-        self.shape, self.dtype, self.ndim = self.host.shape, self.host.dtype, self.host.ndim
-        self.data = SimpleNamespace(ptr=self.host.ctypes.data, device_id=self.device)
-        self.flags = self.host.flags
-        self.device_ctypes_pointer = SimpleNamespace(value=self.host.ctypes.data)
-
-    def is_c_contiguous(self) -> bool:
-        return bool(self.host.flags.c_contiguous)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        strides = None if self.is_c_contiguous() else self.host.strides
-        place = {"data": (self.host.ctypes.data, False), "strides": strides, "stream": self.stream or None}
-        return {"shape": self.shape, "typestr": self.dtype.str, "version": 3, **place}
-
-    @classmethod
-    def of(cls, other: Any) -> FakeArray:
-        """A view of another library's array, which it keeps."""
-        made = cls((), np.float32, other.get())
-        made.other = other  # type: ignore[attr-defined]
-        return made
-
-
-class CupyArray(FakeArray):
-    """CuPy's."""
-
-
-class NumbaArray(FakeArray):
-    """Numba's."""
-
-
-CupyArray.__module__, NumbaArray.__module__ = "cupy", "numba.cuda.cudadrv.devicearray"
-
-
-@contextmanager
-def on_stream(number: int) -> Iterator[None]:
-    """CuPy's current stream."""
-    CupyArray.stream = number
-    try:
-        yield
-    finally:
-        CupyArray.stream = 0
-
-
-class OnGpu:
-    """The GPU on which CuPy and Numba make arrays."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __enter__(self) -> None:
-        self.before, FakeArray.device = FakeArray.device, self.number
-
-    def __exit__(self, *_: object) -> None:
-        FakeArray.device = self.before
 
 
 @pytest.fixture(params=[CupyArray, NumbaArray, fake_pycuda.GPUArray])
@@ -115,6 +35,7 @@ def kind(request: pytest.FixtureRequest, fake_gpu: FakeGpu, monkeypatch: pytest.
         runtime=SimpleNamespace(getDevice=lambda: FakeArray.device),
         Device=OnGpu,
         alloc=lambda nbytes: Memory(bytearray(nbytes)),
+        memory=SimpleNamespace(OutOfMemoryError=NoMemory),
     )
     cupy.__dict__.update(ndarray=CupyArray, asarray=CupyArray.of, cuda=current)
     cuda.__dict__.update(device_array=NumbaArray, as_cuda_array=NumbaArray.of, gpus={0: OnGpu(0), 1: OnGpu(1)})
@@ -183,6 +104,9 @@ def test_results_are_the_same_in_either_memory(kind: Any, spd: Spd, monkeypatch:
         (batchchol.solve_ex, (a, b), general),
         (batchchol.inv_ex, (a,), general),
         (batchchol.slogdet_ex, (a,), general),
+        (batchchol.solve_ex, (a, b), {"logdet": True}),
+        (batchchol.inv_ex, (a,), {"logdet": True}),
+        (batchchol.cho_inverse_ex, (a,), {"upper": True}),
         (batchchol.lu_factor_ex, (a,), {"math": "fast"}),
         (batchchol.lu_solve, (lu, pivots, b), {}),
         (batchchol.lu_solve, (lu, pivots, several), {}),
@@ -206,6 +130,35 @@ def test_results_are_the_same_in_either_memory(kind: Any, spd: Spd, monkeypatch:
         ):
             assert (type(ours), ours.dtype) == (kind, theirs.dtype)
             np.testing.assert_array_equal(get(ours), get(theirs))
+
+
+def test_results_are_where_the_caller_has_them(kind: Any, spd: Spd, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = spd(2, 3, N)
+    a, b = put(kind, host), put(kind, np.ones((2, 3, N), np.float32))
+    l, (lu, pivots, _) = batchchol.cholesky_ex(a).L, batchchol.lu_factor_ex(a)
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+        (batchchol.cholesky_ex, (a,), {"upper": True}),
+        (batchchol.solve_ex, (a, b), {"assume_a": "gen"}),
+        (batchchol.lu_solve, (lu, pivots, b), {}),
+        (batchchol.cho_inverse, (l,), {}),
+    ]
+    for call, given, named in calls:
+        expected = call(*given, **named)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        out = put(kind, np.zeros(expected.shape, np.float32))
+        with monkeypatch.context() as patched:
+            if kind is not fake_pycuda.GPUArray:
+                patched.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
+            found = call(*given, **named, out=out)
+        assert (found[0] if isinstance(found, tuple) else found) is out
+        np.testing.assert_array_equal(get(out), get(expected))
+    # What has bytes in common with an argument is for the other way, which knows when that may be.
+    assert batchchol.solve_ex(a, b, out=b).x is b
+    close(b, np.linalg.solve(host, np.ones((2, 3, N, 1)))[..., 0])
+    with pytest.raises(ValueError, match=r"^out: shares memory with an input"):
+        batchchol.inv(a, out=a)
+    with pytest.raises(ValueError, match=r"^out: got shape"):
+        batchchol.cholesky_ex(a, out=b)
 
 
 def test_what_is_not_done_in_the_library_memory(kind: Any, spd: Spd) -> None:
@@ -273,6 +226,27 @@ def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkey
     assert made == [(2, 512)] * 6
 
 
+def test_where_a_library_lacks_memory_this_one_is_asked(
+    kind: Any, spd: Spd, fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is not CupyArray:
+        pytest.skip("the library has no such error")
+
+    def lacking(nbytes: int) -> None:
+        raise NoMemory
+
+    host = spd(3, N)
+    a = put(kind, host)
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "alloc", lacking)
+    found = batchchol.cholesky_ex(a)
+    assert type(found.L) is kind
+    close(found.L, np.linalg.cholesky(host))
+    fake_gpu.total = 0
+    memory.release()
+    with pytest.raises(OutOfMemory, match="use a smaller batch"):
+        batchchol.cholesky_ex(put(kind, np.ones((99, N, N), np.float32)))
+
+
 @pytest.mark.parametrize(
     "view",
     [
@@ -284,9 +258,13 @@ def test_small_results_lie_in_memory_of_their_stream(kind: Any, spd: Spd, monkey
     ],
     ids=["every-other", "parts", "transposed", "reversed", "broadcast"],
 )
-def test_arrays_of_any_strides(kind: Any, spd: Spd, view: Callable[[Array], Array]) -> None:
+def test_arrays_of_any_strides(
+    kind: Any, spd: Spd, view: Callable[[Array], Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind is fake_pycuda.GPUArray:
         pytest.skip("the fake has no strides")
+    if kind is CupyArray:
+        monkeypatch.setattr(Pool, "allocate", lambda *_: pytest.fail("this is the library's memory"))
     host = view(spd(4, N) + np.triu(np.ones((N, N), np.float32), 1))
     whole = np.tril(host) + np.tril(host, -1).swapaxes(1, 2)
     sides = np.ones_like(whole)[..., ::-1]

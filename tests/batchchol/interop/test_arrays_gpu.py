@@ -196,10 +196,11 @@ def test_on_the_current_stream(library: Any) -> None:
         late()
         doubled = a * 2
         found = [batchchol.cholesky_ex(doubled).L * 1, batchchol.solve_ex(doubled, b, jitter="auto").x * 1]
-        found.append(batchchol.lu_factor_ex(doubled)[0] * 1)
+        found += [batchchol.lu_factor_ex(doubled)[0] * 1, *(each * 1 for each in batchchol.qr(doubled))]
     wait()
     close(library.get(found[0]), np.linalg.cholesky(host))
     close(library.get(found[1]), np.linalg.solve(host, np.ones((BATCH, N, 1)))[..., 0])
+    close(np.matmul(*map(library.get, found[3:])), host)
 
 
 def _on_second(library: Any, host: Array) -> Any:

@@ -44,6 +44,13 @@ def test_pages_say_what_the_data_say(listed: Listed) -> None:
     assert stale == [], "run `python -m batchchol.report.claims`"
 
 
+def test_launches_are_subtracted_from_both(listed: Listed) -> None:
+    claim = listed.find("posv-few-above/n32/b1024/above")
+    side = claim.group.side(claim.group.rows, claim.point)
+    own, peer = (min(row.seconds - row.floor_seconds for row in rows) for rows in (side.own, side.peers))
+    assert claim.text(".3f") == f"{peer / own:.3f}"
+
+
 def test_every_claim_is_of_a_number_on_a_page(listed: Listed) -> None:
     """What no page shows any more is no claim: drop its quantity or its group."""
     texts = [page.read_text() for page in sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])]
@@ -226,6 +233,11 @@ def test_a_list_that_is_wrong_is_refused(
     )
     assert main(["--root", str(clone), "--check"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_without_a_list_is_no_clone(tmp_path: Path) -> None:
+    with pytest.raises(DataFileError, match=r"claims\.toml: reading: no such file: change to a clone of batchchol"):
+        load(tmp_path)
 
 
 def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:

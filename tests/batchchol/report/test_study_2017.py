@@ -10,7 +10,7 @@ import pytest
 
 from batchchol.compare.rows import write_csv
 from batchchol.measure.row import Row
-from batchchol.report import figure_list, speedups, study_2017
+from batchchol.report import figure_list, speedups, study_2017, wording
 from batchchol.report.statements import Finding
 
 from .made_rows import BATCH, a_row, compared, loaded
@@ -28,6 +28,11 @@ def times(ns: Sequence[int], choice: str, seconds: dict[Any, Sequence[float]]) -
     """Of each value of a parameter a time for each order."""
     return [a_row(time, n, **{"threads": 32, choice: value}) for value, each in seconds.items()
             for n, time in zip(ns, each, strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gflops", "words"), [(7.106, "7.11"), (42.0, "42"), (99.96, "100"), (30826.4, "30,826")])
+def test_a_rate_of_a_core_has_three_digits(gflops: float, words: str) -> None:
+    assert wording.rate(gflops) == words
 
 
 @pytest.mark.parametrize(

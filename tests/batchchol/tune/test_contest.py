@@ -1,4 +1,4 @@
-"""Contests of kernels: what replaces today's choice and what does not, and the words for it."""
+"""Contests of kernels: what replaces the current choice and what does not, and the words for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAST, SLOW = (replace(ROWWISE, schedule=ThreadSchedule(nb)) for nb in (2, 3))
         ([1.0], [1.5], False, 0.03),
     ],
 )
-def test_only_what_is_past_the_margin_replaces_todays(
+def test_only_what_is_past_the_margin_replaces_the_current_choice(
     own: list[float], theirs: list[float], replaced: bool, margin: float
 ) -> None:
     rows = [*(row(ROWWISE, seconds) for seconds in own), *(row(FAST, seconds) for seconds in theirs)]
@@ -61,16 +61,16 @@ def test_only_what_is_past_the_margin_replaces_todays(
         (1.0, 1.0, "0.0% slower"),
         (1.02, 1.0, "2.0% faster, within the margin of 3.0%"),
         (1.2, 1.0, "20.0% faster, past the margin of 3.0%"),
-        (None, 1.0, "today's could not run"),
+        (None, 1.0, "the current one could not run"),
     ],
 )
 def test_the_verdict_says_which_one_is_the_faster(own: float | None, theirs: float, words: str) -> None:
     lost = Row(SITE.point(ROWWISE, None, BATCH), "runtime", "a fault")
     entry = CONTEST.decided([lost if own is None else row(ROWWISE, own), row(FAST, theirs)], SITE)
     assert entry is not None
-    todays, other = case.describe(entry, "cuda")
+    current, other = case.describe(entry, "cuda")
     assert other.endswith(f"  {words}")
-    assert todays.endswith("stays") == ("past" not in words and own is not None)
+    assert current.endswith("stays") == ("past" not in words and own is not None)
 
 
 def test_of_a_single_round_the_samples_spread_is_the_noise() -> None:

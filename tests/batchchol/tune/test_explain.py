@@ -202,6 +202,13 @@ def test_another_operation_is_explained_on_arrays_and_on_batches(op: str, capsys
     assert said.count(f"  kernel     {op}_f32_n40") == 2
 
 
+def test_an_operation_that_can_be_tuned_says_how_to(capsys: pytest.CaptureFixture[str]) -> None:
+    tune = "measured   not known: `python -m batchchol tune` with these --op, --n and --batch measures it here"
+    assert tune in explain(capsys, "--n", "5", "--batch", "9000", "--op", "gesv", "--backend", "cpu")
+    said = explain(capsys, "--n", "5", "--batch", "9000", "--op", "potri", "--backend", "cpu")
+    assert "measured   not known\n" in said
+
+
 def test_of_larger_matrices_one_operation_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--n", "400", "--batch", "2", "--op", "gesv", "--arch", "sm_90"]) != 0
     assert "--op: got 'gesv', expected 'potrf' above n = 128" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def challenger(nb: int) -> KernelSpec:
 
 @dataclass
 class Meter:
-    """Measures challengers: all take 1 µs; what they use is given by tile size, today's uses 10 µJ."""
+    """Measures challengers: all take 1 µs; what they use is given by tile size, the current one uses 10 µJ."""
 
     joules: dict[int, float]
     uncertainty: float = 1e-7
@@ -52,7 +52,7 @@ def contest(*challengers: int) -> Contest:
     ("joules", "uncertainty", "chosen"),
     [
         ({2: 8e-6, 4: 9e-6, 5: 2e-5}, 1e-7, 2),
-        # Within what the counter cannot tell apart today's stays.
+        # Within what the counter cannot tell apart the current one stays.
         ({2: 9.9e-6, 4: 9.95e-6, 5: 2e-5}, 1e-7, None),
         ({2: 8e-6, 4: 9e-6, 5: 2e-5}, 2e-6, None),
         # A kernel that failed meanwhile is no rival.

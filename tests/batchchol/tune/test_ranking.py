@@ -9,7 +9,7 @@ from typing import Any
 from batchchol.defaults.tables import Case, Entry, Placement, Table
 from batchchol.measure.point import Point
 from batchchol.tune.choosing.contest import Site
-from batchchol.tune.ranking import apart, candidates, layouts_of_today, variations
+from batchchol.tune.ranking import apart, candidates, current_layouts, variations
 from kernelgen import FAMILIES, BlockSchedule, KernelSpec, Layout, Problem, ThreadSchedule, WarpSchedule
 
 N = 20
@@ -62,7 +62,7 @@ def test_variations_are_launched_early_where_that_is_another_kernel() -> None:
         assert (LATE in varied) != early
 
 
-def test_the_layouts_of_today_are_those_of_the_math_too(tables: Callable[..., None]) -> None:
+def test_the_current_layouts_are_those_of_the_math_too(tables: Callable[..., None]) -> None:
     placed = [
         Placement("float32", N, None, Layout.chunked(32)),
         Placement("float32", N, None, Layout.chunked(4), "fast"),
@@ -74,7 +74,7 @@ def test_the_layouts_of_today_are_those_of_the_math_too(tables: Callable[..., No
     of_chunks = {Case("float32", "ieee", "chunked"): (Entry(N, None, ThreadSchedule(5)),)}
     tables(Table("sm_90", "cuda", of_chunks, tuple(placed), arrays))
     requests = {math: SITE.request(Problem(N, math=math), 1000) for math in ("ieee", "fast")}
-    found = {math: layouts_of_today(wanted, ("chunked",)) for math, wanted in requests.items()}
+    found = {math: current_layouts(wanted, ("chunked",)) for math, wanted in requests.items()}
     assert {math: [layout.chunk for layout in layouts] for math, layouts in found.items()} == {
         "ieee": [32],
         "fast": [32, 4, 2],

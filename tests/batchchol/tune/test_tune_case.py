@@ -108,7 +108,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     said = capsys.readouterr().out
     measured = FakeMeasurer.last.points
     assert f"n=20, batch=1,000, float32, ieee on a fake (sm_90): {len({p for p, _ in measured})} of" in said
-    assert "today's\n" in said
+    assert "current\n" in said
     assert "% faster, past the margin of 3.0%" in said
     assert "batches go from chunked32-col to chunked8-col: 0.48 ns a matrix (before: 0.6), margin 3.0%" in said
     assert "a-fake-sm_90.json: the next call uses it" in said
@@ -134,7 +134,7 @@ def test_a_case_is_tuned_and_used_by_the_next_call(
     assert "what was used before took 1.2 ns" in found.reason
     assert re.search(r"protocol queued, \d+ kernels measured\)", found.reason)
     assert tune() == 0
-    assert "a-fake-sm_90.json: today's choices stay; recorded as evidence" in capsys.readouterr().out
+    assert "a-fake-sm_90.json: the current choices stay; recorded as evidence" in capsys.readouterr().out
     assert not any(entry.kept for entry in user.load("a fake", "sm_90", "cuda").entries)
     assert choice_of(N, batch=BATCH, **at, chunk=8).spec.family == "block"
 
@@ -296,7 +296,7 @@ def test_a_sweep_is_contested_where_another_seems_faster() -> None:
     assert not quiet.points, "what stays by the rows is not measured again"
     absent = FakeMeasurer()
     learn.learn(rows_of({OTHERS[0]: 1e-6}), facts, absent)  # type: ignore[arg-type]
-    assert CHUNKED in {point.spec for point, _ in absent.points}, "today's is measured if the sweep had it not"
+    assert CHUNKED in {point.spec for point, _ in absent.points}, "the current one is measured if the sweep lacked it"
 
 
 def test_a_sweep_that_is_cut_short_counts_by_its_rows() -> None:
@@ -397,4 +397,4 @@ def test_tuning_for_energy_says_what_is_used_and_needs_a_counter(
     monkeypatch.setattr(FakeMeasurer, "energy", energy, raising=False)
     assert tune("--objective", "energy") == 0
     said = capsys.readouterr().out
-    assert re.search(r"1 µJ a matrix, today's 3, the fewest of [2-9](.|\n)*the next call uses it", said)
+    assert re.search(r"1 µJ a matrix, the current 3, the fewest of [2-9](.|\n)*the next call uses it", said)

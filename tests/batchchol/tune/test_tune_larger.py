@@ -158,7 +158,7 @@ def test_refusals(more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 )
 def test_a_plan_that_makes_no_sense_is_not_used(spoil: Callable[[dict[str, Any]], Any]) -> None:
     wanted = Wanted(N, BATCH, "float32", chosen(device(), N, BATCH, "float32", upper=False))
-    plans = [wanted.today.plan, FAST]
+    plans = [wanted.current.plan, FAST]
     entry, _ = tune_larger(FakeBench(N, BATCH, "float32").sample, wanted, plans, {}, seconds=9)
     path = lookup.learn(device().model, "cuda", device().architecture, (), plans=[entry])
     content = json.loads(path.read_text())

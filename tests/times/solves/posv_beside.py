@@ -5,8 +5,9 @@
 
 Kernels that the library chooses for packed matrices and arrays, and the likeliest blocks of cuSOLVERDx, on cold data,
 queued; seconds a call, medians, checked; `--early` has those of cuSOLVERDx launched before others have ended, as ours
-are. Rows are added to a file that is there. `compare --op posv` asks the same, and takes longer: it times one after
-the other, and calls on arrays too.
+are. `floor_seconds` is what a kernel takes that does nothing and is launched in the same way. Rows are added to a
+file that is there. `compare --op posv` asks the same, and takes longer: it times one after the other, and calls on
+arrays too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import argparse
 import csv
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +33,8 @@ from batchchol.measure.provenance import about
 from batchchol.measure.solves import CHECKS, info_of, rotating_buffers
 from batchchol.plan import factor_then_solve
 from kernelgen import Layout, Problem, SpecError
+from kernelgen.emit.source import Launch
+from kernelgen.emit.support import support_kernel
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 COLUMNS = (
@@ -44,6 +48,7 @@ COLUMNS = (
     "layout",
     "seconds",
     "spread",
+    "floor_seconds",
     "ratio",
     "kernel",
 )
@@ -51,6 +56,8 @@ SAID = ("gpu", "driver", "toolkit", "commit", "date", "peer")
 SAMPLES, WARM_UP, MEMBERS = 7, 2, 48
 # Calls of a sample: long enough together that the clock's step is nothing, 20 us or more each.
 FEW_CALLS, MANY_CALLS, MANY_ELEMENTS = 4, 20, 1 << 22
+
+FLOOR = "floor"
 
 Sets = Sequence[tuple[Any, ...]]
 
@@ -74,6 +81,7 @@ class Contender(NamedTuple):
     sets: Sets
     status: tuple[Any, ...]
     run: Callable[..., Any]
+    early: bool
 
     def calls(self, first: int, number: int) -> list[Callable[[], Any]]:
         """Calls on one set after the other."""
@@ -82,7 +90,9 @@ class Contender(NamedTuple):
         ]
 
     def checked(self, backend: Any) -> float:
-        """The largest ratio of the solutions of one more call."""
+        """The largest ratio of the solutions of one more call; of the floor, which solves nothing, none."""
+        if self.name == FLOOR:
+            return 0
         self.run(*self.sets[0], *self.status)
         return CHECKS["posv"](*self.sets[0], *self.status, self.math, samples=MEMBERS, host=backend.host)
 
@@ -102,7 +112,8 @@ def ours(backend: Any, asked: Asked, a: Batch, b: Any, maths: Sequence[str]) -> 
             status = info_of(backend, specs[0], sets[0][0])
             kernel = backend.kernel(specs[0]) if len(specs) == 1 else factor_then_solve(backend, *specs)
             names = " + ".join(spec.name for spec in specs)
-            yield Contender(name, names, math, layout, sets, status, partial(kernel, threads=1))
+            early = all(spec.schedule.pdl for spec in specs)
+            yield Contender(name, names, math, layout, sets, status, partial(kernel, threads=1), early)
 
 
 def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int, *, early: bool) -> Iterator[Contender]:
@@ -121,7 +132,17 @@ def theirs(backend: Any, asked: Asked, arrays: Sets, blocks: int, *, early: bool
             device().run(function, asked.batch, addresses)
 
         said = cusolverdx._said(shape)
-        yield Contender("cusolverdx", f"posv of a block, {said}", "ieee", Layout.canonical(), arrays, (info,), run)
+        kernel = f"posv of a block, {said}"
+        yield Contender("cusolverdx", kernel, "ieee", Layout.canonical(), arrays, (info,), run, early)
+
+
+def floors() -> Iterator[Contender]:
+    """A kernel that does nothing, launched when the one before has ended, and early."""
+    for kernel, pdl in (("empty", False), ("empty, early", True)):
+        source = support_kernel("empty")
+        source = replace(source, launch=replace(cast(Launch, source.launch), pdl=pdl))
+        run = partial(device().launch, source, 1, ())
+        yield Contender(FLOOR, kernel, "ieee", Layout.canonical(), ((),), (), run, pdl)
 
 
 def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *, early: bool) -> list[Contender]:
@@ -131,7 +152,8 @@ def contenders(backend: Any, asked: Asked, maths: Sequence[str], blocks: int, *,
     b = np.random.default_rng(0).standard_normal((asked.batch, asked.n, asked.nrhs), dtype=asked.dtype)
     found = list(ours(backend, asked, a, b, maths))
     arrays = next(each.sets for each in found if each.name == "arrays")
-    return found + (list(theirs(backend, asked, arrays, blocks, early=early)) if blocks else [])
+    peers = theirs(backend, asked, arrays, blocks, early=early) if blocks else ()
+    return [*found, *peers, *floors()]
 
 
 def rows(
@@ -144,13 +166,14 @@ def rows(
     for turn in range(WARM_UP + SAMPLES):
         bursts = [each.calls((turn * len(found) + place) * calls, calls) for place, each in enumerate(found)]
         taken.append(backend.in_turn(bursts, alone=True))
-    for each, ratio, seconds in zip(found, ratios, zip(*taken[WARM_UP:], strict=True), strict=True):
-        middle = sorted(seconds)
-        median = middle[len(middle) // 2]
+    taken = [sorted(seconds) for seconds in zip(*taken[WARM_UP:], strict=True)]
+    medians = [middle[len(middle) // 2] for middle in taken]
+    floor = {each.early: median for each, median in zip(found, medians, strict=True) if each.name == FLOOR}
+    for each, ratio, middle, median in zip(found, ratios, taken, medians, strict=True):
         yield {
             "op": "posv", "library": each.name, **asked._asdict(), "math": each.math, "layout": str(each.layout),
-            "seconds": f"{median:.4g}", "spread": f"{(middle[-2] - middle[1]) / median:.3f}", "ratio": f"{ratio:.3f}",
-            "kernel": each.kernel,
+            "seconds": f"{median:.4g}", "spread": f"{(middle[-2] - middle[1]) / median:.3f}",
+            "floor_seconds": f"{floor[each.early]:.4g}", "ratio": f"{ratio:.3f}", "kernel": each.kernel,
         }  # fmt: skip
 
 

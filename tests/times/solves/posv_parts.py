@@ -62,13 +62,6 @@ BLOCKS: Mapping[str, Edits] = {
         (r"return solve_groups\(warp[^;]*;", "return;"),
     ),
 }
-STRIPS: Mapping[str, Edits] = {
-    "backward": ((r"solve_backward\(column, strip, round\);", ";"),),
-    "solves": (
-        (r"solve_backward\(column, strip, round\);", ";"),
-        (r"solve_forward\(column, strip, round\);", ";"),
-    ),
-}
 WARPS: Mapping[str, Edits] = {
     "backward": ((r"(?<=\n)    solve_backward\(own, row\);", ""),),
     "solves": ((r"(?<=\n)    solve_backward\(own, row\);", ""), (r"take_forward\(own, y, x, row, k\);", ";")),
@@ -102,7 +95,6 @@ class Case(NamedTuple):
 
 CASES = (
     *(Case("posv", n, 32, "fast", BLOCKS) for n in (32, 48, 64)),
-    Case("posv", 96, 4, "fast", STRIPS),
     *(Case("posv", 64, None, math, WARPS) for math in ("ieee", "fast")),
     *(Case("potrf", n, chunk, "fast", WRITES) for n, chunk in ((32, 32), (48, 16), (64, 16))),
 )

@@ -61,7 +61,7 @@ def _testcase(outcome: Outcome) -> Element:
 
 
 def _message(outcome: Outcome) -> str:
-    """Such as "slower: +4.8% (+4.1 … +5.5%), 1.2 ms, was 1.1 ms"."""
+    """The message of a failure, such as "slower: +4.8% (+4.1 … +5.5%), 1.2 ms, was 1.1 ms"."""
     numbers = [change(outcome), amount(outcome, outcome.head_seconds)]
     if outcome.base_seconds is not None:
         numbers.append(f"was {amount(outcome, outcome.base_seconds)}")

@@ -24,7 +24,7 @@ def plain(text: str) -> str:
 
 
 def in_order(outcomes: Iterable[Outcome], *verdicts: Verdict) -> list[Outcome]:
-    """Those of some verdicts, the most urgent first, and of one verdict the largest change."""
+    """The outcomes of some verdicts, the most urgent first, within a verdict the largest change."""
     found = (outcome for outcome in outcomes if outcome.verdict in verdicts)
     return sorted(found, key=lambda each: (ORDER.index(each.verdict), -_distance(each.ratio), each.key))
 
@@ -54,7 +54,7 @@ def _cases(count: int) -> str:
 
 
 def change(outcome: Outcome) -> str:
-    """Such as "+4.8% (+4.1 … +5.5%)"; empty if nothing was measured."""
+    """The change in words, such as "+4.8% (+4.1 … +5.5%)"; empty if nothing was measured."""
     if outcome.ratio is None:
         return ""
     if outcome.low is None or outcome.high is None:

@@ -27,9 +27,9 @@ from kernelgen import KernelSource, KernelSpec, Layout
 from kernelgen.problem import MAX_CHUNK
 from kernelgen.targets import ELEMENT_BYTES
 
-# What is free is not free in one piece, and others use the GPU too.
+# Free memory is fragmented, and others use the GPU too.
 USABLE = 0.9
-# Less is not worth asking how much is free: that takes longer than the work (measured).
+# For less, asking how much is free takes longer than the work (measured).
 _SMALL_BYTES = 64 << 20
 # Whole chunks, whatever their size.
 STEP = MAX_CHUNK

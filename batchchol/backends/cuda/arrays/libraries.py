@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import accumulate
 from math import prod
 from operator import attrgetter, mul
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,17 +20,33 @@ Make = Callable[[], Any]
 # Small arrays of CuPy's: how many lie in one allocation, its most bytes, how they are aligned, for how many streams.
 _PARTS, _PARTS_BYTES, _ALIGNMENT, _STREAMS = 32, 1 << 19, 512, 8
 _PER_THREAD = 2
-# What a call asks of a C-contiguous array first: its address, its shape, its dtype and its GPU's number.
+# What a call asks of an array first: its address, its shape, its dtype and its GPU's number.
 Seen = tuple[int, Any, Any, int]
 
 
+class Apart(NamedTuple):
+    """The shape of an array that is not C-contiguous, and the elements between neighbours along each axis."""
+
+    shape: Any
+    steps: tuple[int, ...]
+
+
 class Library(Protocol):
-    """How arrays of a library are read and made; dtypes are the library's own, GPUs are known by their numbers."""
+    """How arrays of a library are read and made; dtypes are the library's own, GPUs are known by their numbers.
+
+    Attributes
+    ----------
+    lack_of_memory : type or ()
+        What it raises where a GPU has no memory left; () where that is as of all calls.
+    """
+
+    @property
+    def lack_of_memory(self) -> type[Exception] | tuple[()]: ...
 
     def __hash__(self) -> int: ...
 
     def holds(self, a: Any) -> bool:
-        """Whether what is of a type of the library's is an array on a GPU."""
+        """Whether an object of the library's type is an array on a GPU."""
 
     def gpu_of(self, a: Any) -> int:
         """The GPU that an array is on."""
@@ -40,6 +56,9 @@ class Library(Protocol):
 
     def seen(self, a: Any) -> Seen | None:
         """Where an array is and what it is, or None if it is not C-contiguous."""
+
+    def apart(self, a: Any) -> Seen | None:
+        """The same of one that is not, its shape an `Apart`; None if it cannot be read where it is."""
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         """What makes uninitialised arrays on the GPU that it is `there`: little is left to do for each."""
@@ -59,6 +78,7 @@ class Torch:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
+        self.lack_of_memory: type[Exception] = self._torch.cuda.OutOfMemoryError
         # No functions of Python around these: a call of one takes as long.
         self.address: Callable[[Any], int] = self._torch.Tensor.data_ptr
         self.gpu_of: Callable[[Any], int] = self._torch.Tensor.get_device
@@ -78,6 +98,12 @@ class Torch:
         if not a.is_contiguous() or (a.requires_grad and self._torch.is_grad_enabled()):
             return None
         return a.data_ptr(), a.shape, a.dtype, a.get_device()
+
+    def apart(self, a: Any) -> Seen | None:
+        # Of what is to be negated when it is read the memory says nothing.
+        if a.is_contiguous() or a.is_neg() or (a.requires_grad and self._torch.is_grad_enabled()):
+            return None
+        return a.data_ptr(), Apart(a.shape, a.stride()), a.dtype, a.get_device()
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         kind = getattr(self._torch, dtype.name)
@@ -102,6 +128,7 @@ class Cupy:
     def __init__(self) -> None:
         self._cupy = sys.modules["cupy"]
         self._cuda = self._cupy.cuda
+        self.lack_of_memory: type[Exception] = self._cuda.memory.OutOfMemoryError
         # No functions of Python around these.
         self.address: Callable[[Any], int] = attrgetter("data.ptr")
         self.gpu_of: Callable[[Any], int] = attrgetter("data.device_id")
@@ -123,6 +150,11 @@ class Cupy:
 
     def seen(self, a: Any) -> Seen | None:
         return self._said(a) if self._is_contiguous(a) else None
+
+    def apart(self, a: Any) -> Seen | None:
+        address, shape, dtype, gpu = self._said(a)
+        steps, rest = zip(*[divmod(step, dtype.itemsize) for step in a.strides], strict=True)
+        return None if any(rest) else (address, Apart(shape, steps), dtype, gpu)
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         nbytes = prod(shape) * dtype.itemsize
@@ -149,7 +181,7 @@ class _Parts:
         self._make = partial(cupy.ndarray, shape, dtype)
         self._allocate, self._current_stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
         self._size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        # What has not been given out, by the stream.
+        # Parts still to be given out, by stream.
         self._left: dict[int, list[Any]] = {}
 
     def __call__(self) -> Any:
@@ -174,6 +206,8 @@ class _Parts:
 class Numba:
     """Numba's device arrays, whose work is on the default stream."""
 
+    lack_of_memory = ()
+
     def __init__(self) -> None:
         self._cuda = sys.modules["numba.cuda"]
 
@@ -193,6 +227,9 @@ class Numba:
     def seen(self, a: Any) -> Seen | None:
         return (self.address(a), a.shape, a.dtype, self.gpu_of(a)) if a.is_c_contiguous() else None
 
+    def apart(self, a: Any) -> None:
+        return None
+
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         return partial(self._cuda.device_array, shape, dtype)
 
@@ -208,6 +245,8 @@ class Numba:
 
 class Pycuda:
     """PyCUDA's arrays: in this library's memory, in the order of the default stream."""
+
+    lack_of_memory = ()
 
     def __init__(self) -> None:
         from batchchol.backends.cuda import memory, pool
@@ -227,6 +266,9 @@ class Pycuda:
         # Of other memory the driver is asked whose it is.
         here = isinstance(a.gpudata, self._kind) and a.flags.c_contiguous
         return (int(a.gpudata), a.shape, a.dtype, a.gpudata.gpu) if here else None
+
+    def apart(self, a: Any) -> None:
+        return None
 
     def maker(self, shape: tuple[int, ...], dtype: np.dtype[Any], gpu: int) -> Make:
         made: Make = self._memory.maker(shape, dtype, f"an array of shape {shape}")

@@ -108,7 +108,7 @@ class _Slot:
         self._out = partial(self._copy_out, target, l, info)
 
     def end(self) -> None:
-        """Wait for the slice, and copy what came of it to where it goes."""
+        """Wait for the slice, and copy its factors and info to their place."""
         with _used(self._gpu):
             self._stream.synchronize()
         out, self._out = self._out, _nothing
@@ -123,7 +123,7 @@ class _Slot:
         return int(found[0])
 
     def leave(self) -> None:
-        """Work no more, and give the memory of the GPU back; the pinned buffer, which takes long to make, stays."""
+        """Stop, and free the memory of the GPU; the pinned buffer, which takes long to allocate, stays."""
         with _used(self._gpu):
             self._gpu.driver.synchronize()
             self._rooms.clear()
@@ -141,7 +141,7 @@ class _Slot:
         info[:] = self._status
 
     def _buffer(self, like: _HOST) -> _HOST:
-        """The pinned buffer as an array: of the factors too, which come when the matrices have gone."""
+        """The pinned buffer as an array: of the matrices and then of the factors, which replace them."""
         if self._pinned.nbytes < like.nbytes:
             nbytes = max(_LEAST_PINNED, 1 << (like.nbytes - 1).bit_length())
             self._pinned = self._gpu.pycuda.pagelocked_empty(nbytes, np.uint8)
@@ -160,7 +160,7 @@ def _nothing() -> None:
 
 @contextmanager
 def _slots(slices: int) -> Iterator[list[_Slot]]:
-    """Slots for slices, GPU by GPU in turn, that nobody else uses.
+    """Slots for slices, GPU by GPU in turn, that no other call uses.
 
     On the way out none works any more, and their memory of the GPUs is free.
     """
@@ -191,7 +191,7 @@ def _used(gpu: Device) -> Iterator[None]:
 
 @cache
 def _spare(gpu: Device) -> deque[_Slot]:
-    """Slots of a GPU between calls; no more than are used at once."""
+    """The slots of a GPU that are kept between calls, no more than are used at once."""
     return deque(maxlen=SLOTS)
 
 

@@ -44,7 +44,7 @@ class DeviceBatch(Batch):
 
     data: Any
     backend: ClassVar[str] = "cuda"
-    # They bound what the dense copies take.
+    # They limit the memory of dense copies.
     _slice_bytes: ClassVar[int] = 1 << 28
 
     @staticmethod
@@ -183,16 +183,18 @@ class DeviceBatch(Batch):
         return Batch(memory.to_host(self.data), self.n, self.batch, self.layout, self.triangle)
 
 
-def default_layout(n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None) -> Layout:
+def default_layout(
+    n: int, dtype: DTypeLike = "float32", batch: int | None = None, math: str | None = None, op: str = "potrf"
+) -> Layout:
     """The layout in which this GPU factors large batches of matrices of order `n` fastest, or those of this size.
 
-    In one math, or by default in both together.
+    In one math, or by default in both together; by an operation such as "gesv".
     """
     gpu, named = device(), dtype_name(element_dtype("dtype", dtype))
     if n > MAX_N:
         return LARGER
     where = {"target": CUDA.name, "arch": gpu.architecture, "device": gpu.model}
-    return lookup.default_layout(n, dtype=named, batch=batch, math=math, **where)
+    return lookup.default_layout(n, dtype=named, batch=batch, math=math, op=op, **where)
 
 
 def _check_array(a: Any, argument: str) -> None:

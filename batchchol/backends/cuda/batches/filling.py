@@ -17,7 +17,7 @@ from kernelgen import Layout
 from kernelgen.emit.support import support_kernel
 
 _FAILURES = {"negative": 0, "zero": 1, "nan": 2}
-# The products of the kernel are sums of 32-bit integers: this is columns up to 33,025.
+# The kernel sums products in 32-bit integers, which limits columns to 33,025.
 _LARGEST_SUM = 2**31 - 1
 
 
@@ -105,7 +105,7 @@ def _failures(n: int, start: int, batch: int, chosen: Mapping[str, Value]) -> It
 
 
 def _kernel(recipe: str, n: int, parameters: Mapping[str, object]) -> tuple[str, tuple[int, ...]] | None:
-    """The kernel of a recipe, and its arguments beside those of the batch and the stream; None if it has none."""
+    """The kernel of a recipe, and its own arguments; None if there is no kernel."""
     chosen = catalogue.settle(catalogue.find(recipe), parameters)
     if recipe == "failing":
         return _kernel(str(chosen["base"]), n, {})

@@ -194,7 +194,7 @@ def _captured(letter: str, name: str, handle: int, stream: int, arguments: tuple
 
 
 def prepare(*, side: bool = False) -> None:
-    """Have cuBLAS at hand, also for work beside other work, so that what it lacks is known before anything is queued.
+    """Make cuBLAS ready, also for work beside other work, so that what is missing is known before anything is queued.
 
     Raises
     ------

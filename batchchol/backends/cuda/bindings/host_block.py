@@ -48,5 +48,5 @@ class HostBlock:
 
 @cache
 def host_block(gpu: Device, order: int, dtype: str) -> HostBlock:
-    """The room for blocks of a GPU's matrices, kept: copies from it may go on when their caller has returned."""
+    """The room for blocks of a GPU's matrices, kept: copies from it may outlast the call that queued them."""
     return HostBlock(order, dtype)

@@ -59,7 +59,7 @@ class DeviceArray:
         return DeviceArray(whole, self.dtype, int(self.gpudata or 0), self)
 
     def get(self) -> NDArray[Any]:
-        """A copy on the host, once the default stream has come to it."""
+        """A copy on the host; waits for the default stream."""
         from batchchol.backends.cuda.launching import without_pycuda
 
         host = np.empty(self.shape, self.dtype)

@@ -33,8 +33,8 @@ _RELAXED_CAPTURE = 2
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 _Address = ctypes.c_void_p
-# What every call of the library makes. These keep the interpreter's lock, which to give up and take again costs more
-# than they do; the others may wait for the GPU.
+# Calls on the path of every library call. They keep the interpreter's lock: releasing and taking it costs more than
+# they do; the others may wait for the GPU.
 _QUICK: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (_Address,),
     "cuMemsetD32Async": (_Address, ctypes.c_uint, ctypes.c_size_t, _Address),
@@ -52,6 +52,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (_Address, ctypes.c_int, ctypes.c_int),
     "cuFuncSetCacheConfig": (_Address, ctypes.c_int),
     "cuGetErrorString": (ctypes.c_int, _Address),
+    "cuMemcpyDtoH_v2": (_Address, _Address, ctypes.c_size_t),
     "cuModuleGetFunction": (_Address, _Address, ctypes.c_char_p),
     "cuModuleLoadData": (_Address, ctypes.c_char_p),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_Address, _Address, ctypes.c_int, ctypes.c_size_t),
@@ -108,7 +109,7 @@ class Driver:
             self._wait_event,
             self._ask_capturing,
         ) = (ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)((name, quick)) for name, arguments in _QUICK.items())
-        # That nobody is using: making one costs more than the rest of waiting.
+        # Free ones: making one costs more than the rest of waiting.
         self._events: list[int] = []
         self._early = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, (1,))
 
@@ -176,7 +177,7 @@ class Driver:
 
         With `pdl` its blocks may become resident before what is ahead on the stream has ended, and wait there.
         """
-        # What a graph would make of that is another matter: some drivers refuse it.
+        # In a graph some drivers refuse that.
         if pdl and not (stream and self.is_capturing(stream)):
             early = ctypes.addressof(self._early)
             configuration = _Configuration(blocks, 1, 1, threads, 1, 1, shared_bytes, stream, early, 1)
@@ -191,9 +192,15 @@ class Driver:
         return self._out(self._cuda.cuStreamCreateWithPriority, "making a stream", _NON_BLOCKING, _MOST_URGENT)
 
     def fill_words(self, address: int, word: int, count: int, stream: int) -> None:
-        """Queue the writing of `count` 32-bit words."""
+        """Queue a fill of `count` 32-bit words."""
         if status := self._set_words(address, word & 0xFFFFFFFF, count, stream):
             self.check(status, "setting memory")
+
+    def fetch(self, address: int, place: int, nbytes: int) -> None:
+        """Copy bytes to a place on the host, once all work of the context is done."""
+        self.synchronize()
+        if nbytes:
+            self.check(self._cuda.cuMemcpyDtoH_v2(place, address, nbytes), "copying from the GPU")
 
     def wait_for(self, other: int, stream: int) -> None:
         """Have later work of `stream` wait for what is queued on the stream `other` now."""

@@ -19,7 +19,7 @@ from batchchol.backends.cuda.launching.driver import Driver
 from batchchol.errors import CacheError, CompileError, CompilerNotFound, DeviceError, DeviceLost
 from kernelgen import KernelSource, Launch
 
-# What PyCUDA packs an argument as: 64 bits, as all of the library's kernels take them.
+# The format that PyCUDA packs an argument by: 64 bits, as all of the library's kernels take them.
 WORD = "Q"
 
 
@@ -102,7 +102,7 @@ class Loader:
         return code.pycuda
 
     def own(self, function: Function, formats: str) -> Any:
-        """A function of PyCUDA's that is nobody else's, prepared for arguments of these formats."""
+        """A function of PyCUDA's for the caller alone, prepared for arguments of these formats."""
         code = function.code
         with self._lock, self._current(f"loading {function.entry}"):
             if code.pycuda is None:
@@ -119,7 +119,7 @@ class Loader:
         return code.handle
 
     def configure(self, function: Function) -> None:
-        """Have a kernel's next launches be as its launch says: kernels of one code may differ in it."""
+        """Configure a kernel's next launches as its launch says: kernels of the same code may differ in that."""
         with self._lock, self._current(f"configuring {function.entry}"):
             code = function.code
             code.launch = function.launch

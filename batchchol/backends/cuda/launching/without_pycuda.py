@@ -121,11 +121,11 @@ class Device:
         return _got("cuDeviceGetCount", kind=ctypes.c_int)
 
     def name(self) -> str:
-        """Such as "NVIDIA H200"."""
+        """The name, such as "NVIDIA H200"."""
         return self._text("cuDeviceGetName")
 
     def pci_bus_id(self) -> str:
-        """Where it is on the bus."""
+        """The address on the PCI bus."""
         return self._text("cuDeviceGetPCIBusId")
 
     def _text(self, question: str) -> str:
@@ -142,7 +142,7 @@ class Device:
         return _got("cuDeviceGetAttribute", attribute, self._device, kind=ctypes.c_int)
 
     def compute_capability(self) -> tuple[int, int]:
-        """Such as 9 and 0."""
+        """The compute capability, such as (9, 0)."""
         found = device_attribute
         return self.get_attribute(found.COMPUTE_CAPABILITY_MAJOR), self.get_attribute(found.COMPUTE_CAPABILITY_MINOR)
 
@@ -166,7 +166,7 @@ class DeviceAllocation:
 
 
 def mem_alloc(nbytes: int) -> DeviceAllocation:
-    """As many bytes of the GPU's memory."""
+    """Allocate bytes of the GPU's memory."""
     return DeviceAllocation(_got("cuMemAlloc_v2", nbytes))
 
 

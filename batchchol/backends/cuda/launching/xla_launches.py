@@ -65,7 +65,7 @@ class XlaLaunches:
         self._known: set[tuple[int, Shapes, int | None, Generation]] = set()
 
     def reserve(self) -> int | None:
-        """The number of a handler that nobody has; None if all are taken."""
+        """The number of a free handler; None if all are taken."""
         place = next(self._places)
         return place if place < _HANDLERS else None
 

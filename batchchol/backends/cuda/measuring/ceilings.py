@@ -1,4 +1,4 @@
-"""What a GPU reaches at most: the rate of its best copy, and its arithmetic peak."""
+"""The ceilings of a GPU: the rate of its best copy, and its arithmetic peak."""
 
 from __future__ import annotations
 

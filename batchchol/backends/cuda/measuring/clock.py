@@ -20,7 +20,7 @@ from batchchol.backends.cuda.device import Device
 
 Call = Callable[[], None]
 
-# A GPU that idles runs at a fraction of its clock: this much work brings it up, and so long a pause loses it again.
+# An idle GPU runs at a fraction of its clock: this much work brings it up, and a pause of this length loses it again.
 WARM_UP_SECONDS, PAUSE_SECONDS = 0.3, 1.0
 # A burst takes as long as this, if that is neither too few calls to be one nor more than the queue takes.
 BURST_SECONDS, FEWEST_CALLS, MOST_CALLS = 2e-3, 4, 256
@@ -78,7 +78,7 @@ class Clock:
         return taken[warm_up:], count
 
     def in_turn(self, bursts: Sequence[Sequence[Call]]) -> list[float]:
-        """Seconds per call of each of several bursts, one behind the other, begun when all of them are queued."""
+        """Seconds per call of each of several consecutive bursts, begun when all of them are queued."""
         with self._gpu.current("timing"), self._gpu.queueing():
             self._bring_up(bursts[0])
             self._close_gate(HOST_SECONDS * sum(map(len, bursts)))

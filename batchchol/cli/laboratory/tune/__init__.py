@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from batchchol.backends import get_backend
+from batchchol.backends import Backend, get_backend
 from batchchol.batches.host_memory import require_memory
 from batchchol.batches.sizes import architecture, counts, matrices, names, orders, positive, sizes
 from batchchol.cli import interrupts
@@ -32,8 +32,11 @@ from batchchol.progress import ProgressDisplay
 from batchchol.tune import candidates, tuning
 from batchchol.tune.choosing import make_tables
 from batchchol.tune.choosing.evidence import with_evidence
+from kernelgen import KernelSpec
 from kernelgen.problem import LAYOUT_KINDS, MATHS
 from kernelgen.schedules import FAMILIES
+
+_Pools = Mapping[tuple[int, str, str], Sequence[KernelSpec]]
 
 ORDERS = "2,3,4,5,6,7,8,10,12,14,16,20,24,28,32,40,48,64,80,100,128"
 
@@ -141,19 +144,30 @@ def _measure_all(arguments: argparse.Namespace) -> int:
     backend = get_backend(arguments.backend)
     for n, size in itertools.product(arguments.n, arguments.batch):
         require_memory(matrices(size, n, arguments.dtype), n, arguments.dtype, backend.free_bytes())
-    target = arguments.target or backend.target
+    pools = _pools(arguments, arguments.target or backend.target)
+    with ProgressDisplay(sys.stderr, "compiling") as display:
+        # What fails is found again, and recorded, when it is measured.
+        backend.build([spec for specs in pools.values() for spec in specs], progress=display)
+    print(_HEADER)
+    rows = list(_measured(arguments, backend, pools))
+    if arguments.table:
+        _write_table(arguments.table, rows, backend.architecture)
+    return 0
+
+
+def _pools(arguments: argparse.Namespace, target: str) -> _Pools:
+    """The candidates for each order, math and layout, if there are any."""
     families = case.families(arguments.family, target)
-    pools = {
+    return {
         (n, math, layout): specs
         for n, math, layout in itertools.product(arguments.n, arguments.math, arguments.layout)
         if (specs := candidates.specs(n, arguments.dtype, math, target, families, layout))
     }
-    with ProgressDisplay(sys.stderr, "compiling") as display:
-        # What fails is found again, and recorded, when it is measured.
-        backend.build([spec for specs in pools.values() for spec in specs], progress=display)
+
+
+def _measured(arguments: argparse.Namespace, backend: Backend, pools: _Pools) -> Iterator[Row]:
+    """The rows of every pool and batch, each pool's kept in the file before the next begins."""
     origin = about(backend)
-    print(_HEADER)
-    rows: list[Row] = []
     done = (
         f"what was measured is in {arguments.out}: leave out the orders that it has, and --from makes a table of it"
     )
@@ -170,10 +184,7 @@ def _measure_all(arguments: argparse.Namespace) -> int:
             finally:
                 append(arguments.out, found, origin)
             _print(tuning.best(found))
-            rows += found
-    if arguments.table:
-        _write_table(arguments.table, rows, backend.architecture)
-    return 0
+            yield from found
 
 
 def _narrowing(arguments: argparse.Namespace) -> dict[str, list[object] | None]:

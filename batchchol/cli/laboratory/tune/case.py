@@ -33,7 +33,7 @@ from kernelgen import KernelSpec, Problem, Schedule
 LAYOUTS = ["canonical", "chunked"]
 """What `cholesky` and `Batch` use: the layouts that are tuned by default."""
 OBJECTIVES = ("time", "energy")
-_STAYS = "today's choices stay; recorded as evidence"
+_STAYS = "the current choices stay; recorded as evidence"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +132,7 @@ def families(asked: str, target: str) -> tuple[str, ...]:
 
 
 def _print(wanted: Request, outcome: Outcome, site: Site) -> None:
-    """The cases, each with today's schedule and the one that is used from now on or comes next."""
+    """The cases, each with the current schedule and the one that is used from now on or comes next."""
     problem, where = wanted.problem, f"{site.device} ({site.arch or site.target})"
     early = ", interrupted" if outcome.interrupt else ""
     named = "" if problem.op == "potrf" else f"{problem.op}, "
@@ -154,12 +154,12 @@ def _print(wanted: Request, outcome: Outcome, site: Site) -> None:
 
 
 def describe(entry: Tuned, target: str) -> list[str]:
-    """The lines of an entry: today's schedule and the other one, what they take, and which is used from now on."""
+    """The lines of an entry: the current schedule and the other, what they take, and which is used from now on."""
     stays = entry.schedule == entry.incumbent
     other, ns = (entry.runner_up, entry.runner_up_ns) if stays else (entry.schedule, entry.ns)
     # The last words of a case are where its matrices lie.
     where = str(entry.case).split(", ")[-1]
-    lines = [_line(where, entry, entry.incumbent, entry.incumbent_ns, target, "today's" + ", stays" * stays)]
+    lines = [_line(where, entry, entry.incumbent, entry.incumbent_ns, target, "current" + ", stays" * stays)]
     if entry.about.get("objective") == "energy":
         return [lines[0], *_energy_lines(entry, where, target)]
     if other is not None and ns is not None:
@@ -169,20 +169,21 @@ def describe(entry: Tuned, target: str) -> list[str]:
 
 def _energy_lines(entry: Tuned, where: str, target: str) -> list[str]:
     """What has the fewest joules of the finalists, and how many."""
-    used, todays = entry.about["nanojoules"], entry.about.get("incumbent_nanojoules")
-    before = "" if todays is None or entry.schedule == entry.incumbent else f", today's {int(todays) / 1e3:,.4g}"
+    used, current = entry.about["nanojoules"], entry.about.get("incumbent_nanojoules")
+    replaced = entry.schedule != entry.incumbent
+    before = f", the current {int(current) / 1e3:,.4g}" if replaced and current is not None else ""
     words = f"{int(used) / 1e3:,.4g} µJ a matrix{before}, the fewest of {entry.about['finalists']}"
     return [_line("", entry, entry.schedule, entry.ns, target, words)]
 
 
 def _verdict(entry: Tuned, ns: float, stays: bool) -> str:
-    """How another schedule compares with today's, which only one that is faster by more than the margin replaces."""
-    todays = entry.incumbent_ns
-    if todays is None:
-        return "today's could not run"
-    if ns >= todays:
-        return f"{ns / todays - 1:.1%} slower"
-    return f"{todays / ns - 1:.1%} faster, {'within' if stays else 'past'} the margin of {entry.margin:.1%}"
+    """How another schedule compares with the current one, which it replaces if faster by more than the margin."""
+    current = entry.incumbent_ns
+    if current is None:
+        return "the current one could not run"
+    if ns >= current:
+        return f"{ns / current - 1:.1%} slower"
+    return f"{current / ns - 1:.1%} faster, {'within' if stays else 'past'} the margin of {entry.margin:.1%}"
 
 
 def _line(where: str, entry: Tuned, schedule: Schedule, ns: float | None, target: str, words: str) -> str:

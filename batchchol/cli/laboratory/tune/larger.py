@@ -29,7 +29,7 @@ from batchchol.progress import ProgressDisplay
 from batchchol.tune.larger import Tried, Wanted, candidates, sources, table_of, tune_larger
 from kernelgen import CUDA, MAX_N
 
-_STAYS = "today's plan stays; recorded as evidence"
+_STAYS = "the current plan stays; recorded as evidence"
 # What only kernels have: none of it is chosen here.
 _OF_KERNELS = ("family", "layout", "math", "target", "table", "space", "source", "threads")
 
@@ -121,7 +121,7 @@ def _print(entry: Planned, tried: Sequence[Tried], model: str) -> None:
     print(f"n={entry.n}, batch={entry.batch:,}, {entry.dtype} on {model}: {measured} of {len(tried)} ways measured")
     stays = entry.plan == entry.incumbent
     other = ("next best", entry.runner_up, entry.runner_up_ns) if stays else ("used now", entry.plan, entry.ns)
-    for what, plan, taken in (("today's", entry.incumbent, entry.incumbent_ns), other):
+    for what, plan, taken in (("current", entry.incumbent, entry.incumbent_ns), other):
         if plan is not None and taken is not None:
             rate, name = flops(entry.n) / taken, plan_rows.words(plan)
             print(f"  {what:10} {taken / 1e3:10,.5g} \N{MICRO SIGN}s a matrix {rate:9,.0f} GFLOP/s  {name}")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -79,6 +82,43 @@ def test_arrays_are_dropped_whatever_the_pool_is_doing(gpu: FakeGpu) -> None:
         held.clear()
         assert memory.kept_bytes() == 0, "not put away yet, and nobody waits for anybody"
     assert int(piece(1).gpudata) == address
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises, as Ctrl-C does."""
+
+
+def test_an_interrupt_leaves_the_pool_whole(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At whatever moment, of an array's destructor as well: it is not left locked, and nothing is there twice."""
+    piece(0.1)
+    pool, choice, held = memory._pool(), random.Random(1), list[Any]()
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def work() -> None:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, choice.uniform(1e-6, 2e-4))
+            for _ in range(12):
+                del held[2:]
+                assert not pool._lock.locked()
+                held.append(piece(choice.choice((0.01, 0.03, 0.4))))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    # Of a destructor Python says alone that it was interrupted.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(1000):
+            with suppress(Interrupted):
+                work()
+            assert len({int(each.gpudata) for each in held}) == len(held)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    held.clear()
+    memory.release()
+    assert (memory.kept_bytes(), pool._pieces, pool._sizes) == (0, {}, [])
 
 
 def test_many_threads_never_have_the_same_piece(gpu: FakeGpu) -> None:

@@ -137,14 +137,20 @@ def test_gather_refuses_more_axes_than_it_has(device: Device) -> None:
         support.gather(device, 0, 0, (2,) * 7, (1, 0) * 3 + (1,), "float32")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [64, 127, 128])
+LARGE = (
+    Layout.canonical("col"),
+    Layout.interleaved(),
+    *(Layout.chunked(chunk, order) for chunk, order in ((2, "col"), (3, "row"), (16, "col"), (33, "col"))),
+)
+
+
+# Every pair of a layout, an order and a dtype.
 @pytest.mark.parametrize(
-    "layout",
+    ("layout", "n", "dtype"),
     [
-        Layout.canonical("col"),
-        Layout.interleaved(),
-        *(Layout.chunked(chunk, order) for chunk, order in ((2, "col"), (3, "row"), (16, "col"), (33, "col"))),
+        (layout, n, DTYPES[(row + column) % 2])
+        for row, layout in enumerate(LARGE)
+        for column, n in enumerate((64, 127, 128))
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ import pytest
 from batchchol.operations.residual import RATIO_BOUND, ratios
 from kernelgen import KernelSpec, Layout, SpecError, ThreadSchedule, generate
 from kernelgen.emit.thread import generate_any_block
-from kernelgen.schedules.thread_stages import ThreadStage
+from kernelgen.schedules.stages.thread import ThreadStage
 
 from ....covering import Choice, covering_design
 from ....emulation.checks import (

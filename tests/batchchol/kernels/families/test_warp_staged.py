@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelgen import KernelSpec, SpecError
-from kernelgen.schedules.warp_image import WarpImage
+from kernelgen.schedules.stages.warp import WarpImage
 
 from ....emulation.checks import CompiledTogether, check_arrays_that_begin_anywhere, check_kernel
 from ....kernel_runs import make_spec, run_kernel

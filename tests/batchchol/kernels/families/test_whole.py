@@ -28,7 +28,8 @@ warp_spec = partial(
     make_spec, family="warp", target="cuda", layout="canonical", order="row", teams=1, update="tensor"
 )
 
-# Lines by pieces and by elements; a last tile that is full, and one that has a row; more slots than one; idle warps.
+# Lines by pieces and by elements; a last tile that is full, one that has a row, and one with rows of the identity;
+# more slots than one; idle warps.
 SMALL = [
     whole_spec(n, dtype=dtype, warps=warps, math=math, uplo=uplo, order=order, in_place=in_place)
     for n, dtype, warps, math, uplo, order, in_place in (
@@ -39,6 +40,8 @@ SMALL = [
         (33, "float32", 3, "ieee", "lower", "row", False),
         (40, "float32", 1, "ieee", "upper", "row", True),
         (46, "float64", 1, "ieee", "lower", "row", False),
+        (35, "float64", 1, "ieee", "lower", "row", True),
+        (39, "float32", 2, "ieee", "lower", "row", False),
         (52, "float32", 2, "ieee", "upper", "col", False),
         (72, "float64", 2, "ieee", "lower", "row", True),
         (20, "float64", 16, "fast", "lower", "row", False),
@@ -94,7 +97,8 @@ def factored(kernel: EmulatedKernel, a: NDArray[np.floating]) -> tuple[NDArray[n
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype", "pieces"), [(12, "float32", True), (10, "float32", False), (10, "float64", True)]
+    ("n", "dtype", "pieces"),
+    [(12, "float32", True), (10, "float32", False), (12, "float64", True), (10, "float64", False)],
 )
 def test_arrays_that_begin_anywhere(n: int, dtype: str, pieces: bool) -> None:
     spec = whole_spec(n, dtype=dtype, warps=1)
@@ -132,7 +136,7 @@ def test_panels_are_apart() -> None:
     for n in range(1, max(MAX_ON_CHIP.values()) + 1):
         shape = WholeShape(n, 4, "float32")
         starts = [72 + (shape.side - 1 - k) * (shape.pitch - 32 * (shape.side + k)) for k in range(shape.side)]
-        ends = [start + 8 * (n - 8 * k) for k, start in enumerate(starts)]
+        ends = [start + 8 * (shape.rows - 8 * k) for k, start in enumerate(starts)]
         assert starts[-1] == 72
         assert all(end <= start for end, start in zip(ends[1:], starts, strict=False))
         assert 4 * (starts[0] + 64 * shape.side) == shape.shared_bytes

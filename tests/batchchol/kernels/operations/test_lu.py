@@ -12,7 +12,7 @@ import pytest
 from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.lu import FACTOR_BOUND, SOLVE_BOUND, factor_ratios, permuted, solve_ratios
 from kernelgen import KernelSource, KernelSpec, Problem, SpecError, generate
-from kernelgen.schedules.general_stage import WarpsStage, most_general_order
+from kernelgen.schedules.stages.general import WarpsStage, most_general_order
 
 from ....emulation.checks import CompiledTogether
 from ....kernel_runs import Array, build_kernel, make_spec
@@ -61,6 +61,7 @@ BY_ROWS = [
         (7, "canonical", "col", "float64", "ieee", 2),
         (18, "chunked", "col", "float32", "ieee", 8),
         (33, "interleaved", "row", "float32", "fast", 16),
+        (16, "chunked", "row", "float32", "ieee", 4),
         (5, "canonical", "row", "float32", "ieee", 8),
     )
     for op in OPS

@@ -14,7 +14,7 @@ from batchchol.artifacts.c_library import supported_targets
 from batchchol.operations.qr import BOUND, factor_ratios, orthogonal, orthogonality_ratios, solve_ratios
 from kernelgen import KernelSpec, SpecError, generate
 from kernelgen.gpu import WARP
-from kernelgen.schedules.general_stage import most_general_order
+from kernelgen.schedules.stages.general import most_general_order
 
 from ....emulation.checks import CompiledTogether
 from ....kernel_runs import Array, build_kernel, make_spec

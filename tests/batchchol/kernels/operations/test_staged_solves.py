@@ -11,7 +11,7 @@ import pytest
 
 from batchchol.operations.potrs import ratio_bound, ratios
 from kernelgen import KernelSpec, Layout, ThreadSchedule, generate
-from kernelgen.schedules.triangle_stage import TriangleStage
+from kernelgen.schedules.stages.triangles import TriangleStage
 
 from ....covering import Choice, covering_design
 from ....emulation.checks import CompiledTogether

@@ -27,7 +27,7 @@ class WarpImage:
 
     @property
     def threads(self) -> int:
-        """Those of the team."""
+        """Threads of the team."""
         return WARP * self.warps
 
     @property
@@ -69,7 +69,7 @@ class WarpImage:
 
     @property
     def scalars(self) -> int:
-        """Those of the room; the last row of tiles may end past that of the matrix."""
+        """Scalars of the room; the last row of tiles may end past that of the matrix."""
         return self.matrices * self.n * self.pitch + -self.n % TILE if self.lined else self.pieces * self.piece
 
     def wanted(self, turn: int, *, by_rows: bool) -> tuple[int, ...]:

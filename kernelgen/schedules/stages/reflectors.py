@@ -72,7 +72,7 @@ class ReflectorStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of its columns, or of those that it applies reflectors to."""
+        """Registers of a thread that hold elements of its columns, or of those that it applies reflectors to."""
         share = -(-self.problem.rows // min(self.split, WARP)) * (RHS + 1) * self._bytes // 4
         return max(self._registers(self.parts), share if self.problem.operation.has_columns else 0)
 
@@ -157,7 +157,7 @@ class ReflectorStage:
         return size + (min(self.split, WARP) - size) % banks
 
     def matrices(self, threads: int) -> int:
-        """Those of a block of threads."""
+        """Matrices of a block of threads."""
         return threads // self.split
 
     def together(self, threads: int) -> bool:
@@ -181,7 +181,7 @@ class ReflectorStage:
         return ELEMENT_BYTES[self.problem.dtype]
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         slab = self.pitch(threads) if self.problem.operation.factors and self.together(threads) else 0
         return self.matrices(threads) * (self.matrix + slab) * self._bytes
 

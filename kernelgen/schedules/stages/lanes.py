@@ -71,7 +71,7 @@ class LaneStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of its columns."""
+        """Registers of a thread that hold elements of its columns."""
         return self.slots * self.problem.rows * ELEMENT_BYTES[self.problem.dtype] // 4
 
     @property
@@ -101,13 +101,13 @@ class LaneStage:
         return self.problem.n * self.line | 1
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads: rows of R, if they are solved by, else none."""
+        """Bytes of shared memory of a block: rows of R, if they are solved by, else none."""
         solves = self.problem.operation.has_columns
         return solves * threads // self.split * self.matrix * ELEMENT_BYTES[self.problem.dtype]
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """Those of the factorization: straight-line code if the budget allows, or the fewest turns that it does."""
+        """Loops of the factorization: straight-line code if the budget allows, or the fewest turns that it does."""
         each = self.split
         while (found := tuple(self._loops(each))) and _code(found, self.slots) > CODE and each > 1:
             each //= 2
@@ -115,7 +115,7 @@ class LaneStage:
 
     @property
     def backward(self) -> tuple[Loop, ...]:
-        """Those that make Q of reflectors, from the last one back; `first` is the one that a loop begins with."""
+        """Loops that make Q of reflectors, from the last one back; `first` is the one that a loop begins with."""
         each = self.split
         while (found := tuple(self._backward(each))) and _code(found, self.slots) > CODE and each > 1:
             each //= 2

@@ -27,7 +27,7 @@ class TriangleStage:
 
     @property
     def matrices(self) -> int:
-        """Those of a warp."""
+        """Matrices of a warp."""
         return WARP // self.split
 
     @property
@@ -49,7 +49,7 @@ class TriangleStage:
 
     @property
     def scalars(self) -> int:
-        """Those of a warp."""
+        """Scalars of a warp."""
         lines = self.n - self.fold if self.by_rows else self.fold
         return lines * self.line * self.pitch
 

@@ -42,7 +42,7 @@ class PanelStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of a panel."""
+        """Registers of a thread that hold elements of a panel."""
         return self.rows * self.nb * ELEMENT_BYTES[self.problem.dtype] // 4
 
     @property
@@ -52,7 +52,7 @@ class PanelStage:
 
     @property
     def panels(self) -> int:
-        """Those of all reflectors."""
+        """Panels of all reflectors."""
         return -(-min(self.problem.rows, self.problem.n) // self.nb)
 
     @property
@@ -78,5 +78,5 @@ class PanelStage:
         return self.piece * (-(-size // self.piece) | 1)
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         return threads // self.split * self.matrix * ELEMENT_BYTES[self.problem.dtype]

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from kernelgen.gpu import BANKS_BYTES, PIECE_BYTES, WARP
 from kernelgen.problem import MAX_N, Problem
-from kernelgen.schedules.reflector_stage import least_threads
+from kernelgen.schedules.stages.reflectors import least_threads
 from kernelgen.targets import ELEMENT_BYTES
 
 # Of the 255 registers of a thread, those that can be elements of its general matrix.
@@ -60,11 +60,11 @@ class GeneralStage:
 
     @property
     def scalars(self) -> int:
-        """Those of a warp."""
+        """Scalars of a warp."""
         return self.elements + (WARP * (self.problem.n | 1) if self.problem.op == "gesv" else 0)
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
 
 
@@ -91,7 +91,7 @@ class SharedStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of a panel, and the places of rows."""
+        """Registers of a thread that hold elements of a panel, and the places of rows."""
         return self.problem.n * (self.width * ELEMENT_BYTES[self.problem.dtype] // 4 + 1)
 
     @property
@@ -106,13 +106,13 @@ class SharedStage:
 
     @property
     def bytes(self) -> int:
-        """Those of a warp."""
+        """Bytes of a warp."""
         n = self.problem.n
         behind = ELEMENT_BYTES[self.problem.dtype] if self.problem.operation.forgets else 4
         return n * self.line + WARP * (n | 1) * behind
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         return threads // WARP * self.bytes
 
 
@@ -143,7 +143,7 @@ class SplitStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of its rows."""
+        """Registers of a thread that hold elements of its rows."""
         return self.rows * self.problem.n * ELEMENT_BYTES[self.problem.dtype] // 4
 
     @property
@@ -206,12 +206,12 @@ class SplitStage:
 
     @property
     def scalars(self) -> int:
-        """Those of a warp."""
+        """Scalars of a warp."""
         scalars = self.columns + self.members * self.column
         return -(-scalars // self.piece) * self.piece
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         return threads // WARP * self.scalars * ELEMENT_BYTES[self.problem.dtype]
 
 
@@ -229,12 +229,12 @@ class WarpsStage:
 
     @property
     def warps(self) -> int:
-        """Those that have columns of a matrix."""
+        """Warps that have columns of a matrix."""
         return self.split // WARP
 
     @property
     def threads(self) -> int:
-        """Those of a block, which has one matrix."""
+        """Threads of a block, which has one matrix."""
         return self.split + WARP * self.problem.operation.forgets
 
     @property
@@ -254,7 +254,7 @@ class WarpsStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of its rows."""
+        """Registers of a thread that hold elements of its rows."""
         return self.rows * self.width * ELEMENT_BYTES[self.problem.dtype] // 4
 
     @property
@@ -273,7 +273,7 @@ class WarpsStage:
         return self.piece
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block: multipliers, two rows of each warp, right-hand sides and solutions; places, the info."""
+        """Bytes of a block: multipliers, two rows of each warp, right-hand sides and solutions; places, the info."""
         operation, height = self.problem.operation, self.rows * WARP
         scalars = 2 * (height * self.width + threads // WARP * self.line) * operation.factors
         scalars += 2 * height * self.rhs * operation.has_columns
@@ -301,7 +301,7 @@ class BlockStage:
 
     @property
     def registers(self) -> int:
-        """Those of a thread that have elements of a panel."""
+        """Registers of a thread that hold elements of a panel."""
         return self.rows * self.nb * ELEMENT_BYTES[self.problem.dtype] // 4
 
     @property
@@ -325,13 +325,13 @@ class BlockStage:
         return self.piece * (self.problem.n * self.line // self.piece | 1)
 
     def shared_bytes(self, threads: int) -> int:
-        """Those of a block: its matrices, and beside each where rows were and go, pivots, their order, the info."""
+        """Bytes of a block: its matrices, and beside each where rows were and go, pivots, their order, the info."""
         notes = 4 * (2 * self.nb + 2 * self.problem.n + 1)
         return threads // self.split * (self.matrix * ELEMENT_BYTES[self.problem.dtype] + notes)
 
 
 def registers_of_one(problem: Problem) -> int:
-    """Those of a thread that has a whole matrix."""
+    """Registers of a thread that has a whole matrix."""
     return problem.rows * problem.n * ELEMENT_BYTES[problem.dtype] // 4
 
 

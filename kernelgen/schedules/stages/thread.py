@@ -51,12 +51,12 @@ class ThreadStage:
 
     @property
     def scalars(self) -> int:
-        """Those of the stage of a warp."""
+        """Scalars of the stage of a warp."""
         return WARP * self.n**2 + (WARP // self.group * self.piece if self.group else 0)
 
     @property
     def shared_bytes(self) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         return self.threads // WARP * self.scalars * ELEMENT_BYTES[self.dtype]
 
     @property
@@ -120,12 +120,12 @@ class SolveStage:
 
     @property
     def scalars(self) -> int:
-        """Those of a warp."""
+        """Scalars of a warp."""
         return self.triangles + WARP * self.columns
 
     @property
     def shared_bytes(self) -> int:
-        """Those of a block of threads."""
+        """Bytes of shared memory of a block."""
         return self.threads // WARP * self.scalars * self._bytes
 
     @property
