@@ -249,8 +249,8 @@ def _merged(cells: Mapping[Cell, _Any], reach: float = inf) -> list[tuple[int, i
     """
     kept: dict[int, list[tuple[int | None, _Any]]] = {}
     for n, found in reversed(grouped(sorted(cells), lambda cell: cell[0]).items()):
-        alike = all(cells[cell] == cells[found[0]] for cell in found)
-        row = [(None, cells[found[0]])] if alike else [(batch, cells[n, batch]) for _, batch in found]
+        sizes = [None] if all(cells[cell] == cells[found[0]] for cell in found) else [batch for _, batch in found]
+        row = [(batch, cells[found[0] if batch is None else (n, batch)]) for batch in sizes]
         following = min(kept, default=None)
         if following is None or row != kept[following] or following > reach * n:
             kept[n] = row
