@@ -24,7 +24,7 @@ from batchchol.defaults.rules.general import general_layout
 from batchchol.defaults.rules.solves import solves
 from batchchol.defaults.rules.unmeasured import unmeasured
 from batchchol.defaults.shipped import source_of
-from batchchol.defaults.tables import Case, Evidence, Placement, nearest, rows
+from batchchol.defaults.tables import REACH_OF_ORDERS, Case, Evidence, Placement, nearest, rows
 from batchchol.defaults.user import UserTable, load, merge
 from kernelgen import TARGETS, KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.problem import MATHS
@@ -32,9 +32,8 @@ from kernelgen.refusals import require
 from kernelgen.schedules import DEFAULT_THREADS
 
 # A user's entry serves batches from half to twice its own: in logarithms half as far as the entries of the shipped
-# tables do, which were measured at batches that are a factor of 16 apart and more. Of general matrices one serves
-# orders of which its own is at most this multiple.
-REACH, REACH_OF_ORDERS = 2, 1.25
+# tables do, which were measured at batches that are a factor of 16 apart and more.
+REACH = 2
 
 
 class Choice(NamedTuple):

@@ -15,6 +15,9 @@ from typing import Any, Protocol, TypeVar
 from kernelgen import FAMILIES, Layout, Schedule, ThreadSchedule
 from kernelgen.schedules.axes import axes_of
 
+# An entry of general matrices serves orders of which its own is at most this multiple.
+REACH_OF_ORDERS = 1.25
+
 
 @dataclass(frozen=True)
 class Case:

@@ -64,8 +64,13 @@ REFLECTORS: Mapping[tuple[str, bool], Mapping[range, tuple[int, int]]] = Mapping
         ("float32", True): {range(65, MAX_N + 1): (128, 128)},
         ("float32", False): {range(33, 65): (32, 256), range(65, 97): (64, 256), range(97, MAX_N + 1): (128, 128)},
         ("float64", True): {range(33, 65): (32, 32), range(65, MAX_N + 1): (128, 128)},
+        ("float64", False): {range(33, 57): (32, 256), range(65, 113): (64, 128)},
     }
 )
+# ... and tall float32 arrays of this many elements, factored. (4,096 of 128 x 32 take 105 µs,
+# by columns that are shown 155, of 128 x 64 290 and 708; 8,192 of 64 x 32 112 and 109.)
+TALL_REFLECTORS: Mapping[range, tuple[int, int]] = MappingProxyType({range(49): (32, 32), range(49, 65): (64, 64)})
+TALL_PANELED = 4096
 # Elements of the tallest arrays that lanes have whole columns of, one or two each, and registers of those and of the
 # column that is shown; of packed ones as few lanes as have registers for them, in least squares at most so many.
 # (62,464 of 32 x 8: arrays 41 µs, before 56, packed 44 and 113; 7,168 of 64 x 32 106 and 101:
@@ -161,9 +166,9 @@ def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
 def _by_reflectors(plain: KernelSpec, stride: int | None, arch: str | None) -> KernelSpec | None:
     """The kernel of panels of reflectors, None of others, and where a GPU has no room for it."""
     problem, canonical = plain.problem, plain.layout == "canonical"
-    if problem.rows != problem.n or problem.op not in PANELED or (canonical and plain.order != "row"):
+    if problem.op not in PANELED or (canonical and plain.order != "row"):
         return None
-    shares = REFLECTORS.get((problem.dtype, canonical), {})
+    shares = _shares_of_reflectors(problem, canonical=canonical)
     found = next((each for orders, each in shares.items() if problem.n in orders), None)
     if found is None:
         return None
@@ -172,6 +177,14 @@ def _by_reflectors(plain: KernelSpec, stride: int | None, arch: str | None) -> K
     schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride, pdl=pdl)
     spec = replace(plain, schedule=schedule)
     return spec if runs_on(spec, arch, FITTED) else None
+
+
+def _shares_of_reflectors(problem: Problem, *, canonical: bool) -> Mapping[range, tuple[int, int]]:
+    """Threads of a matrix and of a block, by orders, where panels of reflectors are the fastest."""
+    if problem.rows == problem.n:
+        return REFLECTORS.get((problem.dtype, canonical), {})
+    tall = problem.rows > problem.n and problem.rows * problem.n >= TALL_PANELED
+    return TALL_REFLECTORS if tall and canonical and problem.op == "geqrf" and problem.dtype == "float32" else {}
 
 
 def _panel_threads(problem: Problem) -> int:

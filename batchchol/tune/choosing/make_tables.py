@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, permutations
-from math import log2
+from itertools import permutations
+from math import inf, log2
 from statistics import geometric_mean, median
 from typing import TypeVar
 
-from batchchol.defaults.tables import Case, Entry, Placement, Table
+from batchchol.defaults.tables import REACH_OF_ORDERS, Case, Entry, Placement, Table
 from batchchol.errors import BatchcholError
 from batchchol.measure.row import Row
 from batchchol.tune.choosing.evidence import with_evidence
@@ -27,6 +27,7 @@ from batchchol.tune.choosing.winners import (
     of_last_device,
 )
 from kernelgen import TARGETS, Layout, Schedule
+from kernelgen.operations import OPERATIONS
 from kernelgen.problem import MATHS
 from kernelgen.schedules import in_math
 from kernelgen.targets import ELEMENT_BYTES
@@ -148,9 +149,10 @@ def _cases(rows: Sequence[Row]) -> dict[Case, tuple[Entry, ...]]:
     for dtype, own in _of_dtypes(rows):
         for place in _places(own):
             alike = [row for row in own if row.spec.problem.op == place.op]
+            reach = REACH_OF_ORDERS if OPERATIONS[place.op].general else inf
             for math, cells in _by_math(alike, place).items():
                 anywhere = Case(dtype, math, place.layout, op=place.op)
-                entries = tuple(Entry(n, batch, schedule) for n, batch, schedule in _merged(cells))
+                entries = tuple(Entry(n, batch, schedule) for n, batch, schedule in _merged(cells, reach))
                 if entries != cases.get(anywhere):
                     cases[replace(place, dtype=dtype, math=math)] = entries
     return cases
@@ -240,19 +242,19 @@ def _before(chosen: Mapping[Cell, Schedule], cell: Cell) -> list[Schedule]:
     return [chosen[key] for key in [*cells, *((n, size) for size in columns[-1:])]]
 
 
-def _merged(cells: Mapping[Cell, _Any]) -> list[tuple[int, int | None, _Any]]:
-    """The cells as (n, batch, what): a batch of None serves all; an order served like the next is left out."""
-    by_order: dict[int, list[tuple[int | None, _Any]]] = {}
-    for n, found in grouped(sorted(cells), lambda cell: cell[0]).items():
-        alike = all(cells[cell] == cells[found[0]] for cell in found)
-        by_order[n] = [(None, cells[found[0]])] if alike else [(batch, cells[n, batch]) for _, batch in found]
-    following = dict(pairwise(by_order))
-    return [
-        (n, batch, what)
-        for n, row in by_order.items()
-        if n not in following or row != by_order[following[n]]
-        for batch, what in row
-    ]
+def _merged(cells: Mapping[Cell, _Any], reach: float = inf) -> list[tuple[int, int | None, _Any]]:
+    """The cells as (n, batch, what): a batch of None serves all; an order served like the next is left out.
+
+    One serves orders of which its own is at most `reach` times as large.
+    """
+    kept: dict[int, list[tuple[int | None, _Any]]] = {}
+    for n, found in reversed(grouped(sorted(cells), lambda cell: cell[0]).items()):
+        sizes = [None] if all(cells[cell] == cells[found[0]] for cell in found) else [batch for _, batch in found]
+        row = [(batch, cells[found[0] if batch is None else (n, batch)]) for batch in sizes]
+        following = min(kept, default=None)
+        if following is None or row != kept[following] or following > reach * n:
+            kept[n] = row
+    return [(n, batch, what) for n in sorted(kept) for batch, what in kept[n]]
 
 
 def _placements(

@@ -46,6 +46,9 @@ def test_large_matrices_have_panels_of_reflectors_where_there_is_room() -> None:
         PanelStage
     }
     assert not isinstance(stage_of(chosen("orgqr", 96)), PanelStage)
+    tall = [Request(Problem(n, m=128, op="geqrf"), "cuda", arch="sm_90").on(ROWS) for n in (31, 32, 64, 65)]
+    found = [isinstance(stage_of(default_choice(each).spec), PanelStage) for each in tall]
+    assert found == [False, True, True, False]
     double = Request(Problem(128, "float64", op="geqrf"), "cuda", arch="sm_86").on(ROWS)
     assert not isinstance(stage_of(default_choice(double).spec), PanelStage)
 

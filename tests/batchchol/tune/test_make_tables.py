@@ -30,6 +30,12 @@ def test_a_winner_within_the_margin_keeps_the_schedule_of_the_order_before() -> 
     assert chosen(far + near + past) == [(9, None, 4), (10, None, 8)], "and order 8 is served as order 9"
 
 
+def test_an_order_of_general_matrices_out_of_the_next_ones_reach_has_an_entry_of_its_own() -> None:
+    rows = [a_row(n, ThreadSchedule(1, "right", "full"), 1.0, op="getrf") for n in (10, 12, 14)]
+    case = Case("float32", "ieee", "chunked", op="getrf")
+    assert chosen(rows, case) == [(10, None, 1), (14, None, 1)]
+
+
 def test_what_spills_wins_where_nothing_else_is_within_the_margin() -> None:
     fast = a_row(8, thread(4), 1.0, about=ABOUT | {"spill_bytes": 16})
     assert chosen([fast, a_row(8, thread(8), 1.02)]) == [(8, None, 8)]
