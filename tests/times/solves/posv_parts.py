@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from batchchol.defaults.rules.pipelines import by_blocks
 
 from batchchol import default_spec, get_backend
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.pipelines import by_blocks
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import info_of, rotating_buffers
 from batchchol.measure.timing import CACHES
