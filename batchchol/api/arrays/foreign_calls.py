@@ -98,7 +98,7 @@ class _Public:
 
 
 def quick(call: Callable[..., Any], returned: Sequence[type]) -> Quick:
-    """What does a public call, which returns a tuple of one of these types, or an array alone."""
+    """The quick form of a public call that returns a tuple of one of these types, or an array alone."""
     public = _Public.of(call, returned)
     if public is None:
         return lambda *_, **__: None
@@ -117,7 +117,7 @@ def quick(call: Callable[..., Any], returned: Sequence[type]) -> Quick:
         options = public.decided(named) if named else usual
         if options is None:
             return None
-        # What is made for each array costs as much as all else: of one and of two arrays it is not.
+        # A list for each call costs as much as all the rest, so one and two arrays do without it.
         if count == 1:
             seen = library.seen(arrays[0]) or library.apart(arrays[0])
             if seen is None:
@@ -159,7 +159,7 @@ def forget() -> None:
 
 
 def _nothing(*_: int, out: Any = None) -> None:
-    """What is done of calls that are not for here."""
+    """Do nothing: the call is left to the public function."""
 
 
 @lru_cache(maxsize=1024)

@@ -41,12 +41,12 @@ class Array(NamedTuple):
         return self.with_sides()
 
     def with_sides(self, *sides: int) -> Array:
-        """As many matrices, or what else, with these sides."""
+        """An array for as many matrices, each part of it with these sides."""
         return Array((*self.outer, *sides), self.dtype)
 
 
 class Plan(NamedTuple):
-    """What queues a call, for its arrays and its results; those, as arrays; the name of what they are returned as.
+    """The operation that queues a call, the shapes and dtypes of its results, and the name of the tuple they form.
 
     Without a name the first result is returned alone.
     """
@@ -190,7 +190,7 @@ PLANS: dict[str, Callable[..., Plan | None]] = {
 
 
 def _squares(a: Array, math: str | None, upper: bool = False) -> Case | None:
-    """What decides which kernel runs on square matrices, if there are kernels for such."""
+    """The case that decides which kernel runs on square matrices; None if no kernel takes them."""
     return _rectangles(a, math, upper) if a.shape[-2:-1] == a.shape[-1:] else None
 
 

@@ -197,7 +197,7 @@ def _part(
 
 
 def _parts(room: Room, case: Case, sizes: tuple[int, ...]) -> Callable[[], list[int]]:
-    """What makes room for arrays of factors of some sizes in bytes: what is to be kept, then where they are."""
+    """A function that allocates factors of these sizes in bytes, and returns the memory to keep, then addresses."""
     *begins, nbytes = accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0)
     purpose = f"the factors of {case.batch:,} matrices"
 

@@ -1,4 +1,4 @@
-"""Where a GPU's threads share matrices that they factor and solve with at once: each has every so many-th row."""
+"""Where threads of a GPU share matrices that they factor and solve with: each of k threads has every k-th row."""
 
 from __future__ import annotations
 

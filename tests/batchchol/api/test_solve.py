@@ -121,7 +121,7 @@ def test_right_hand_sides_are_broadcast(spd: Spd, outer: tuple[int, ...], shape:
     sizes = [n if size == N else size for size in (*outer, *shape)]
     outer, shape = tuple(sizes[: len(outer)]), tuple(sizes[len(outer) :])
     if np.prod(outer, dtype=int) * n * n > 10**5:
-        pytest.skip("as above, of large matrices")
+        pytest.skip("more elements than the test needs: the small order has the same shapes")
     a, b = spd(*outer, n), columns(*shape)
     x, info = solve_ex(a, b)
     assert_solves(a, b, x)

@@ -4,7 +4,7 @@ From the root of the repository, with PyTorch and CuPy, and JAX if it is there:
 
     python -m tests.times.general.qr_calls
 
-writes datasets/calls/qr_calls_h200.csv (--out FILE for another). The calls take turns, so many of each back to back:
+writes datasets/calls/qr_calls_h200.csv (--out FILE for another). The calls take turns, several of each back to back:
 microseconds of one until it returns, `host`, and until the GPU is done, `wall`: medians, and the least. PyTorch's
 `qr`, which calls its solver for one matrix after the other, is called once, last.
 """

@@ -100,7 +100,7 @@ class Torch:
         return a.data_ptr(), a.shape, a.dtype, a.get_device()
 
     def apart(self, a: Any) -> Seen | None:
-        # Of what is to be negated when it is read the memory says nothing.
+        # The memory of a lazily negated tensor does not hold the negated values.
         if a.is_contiguous() or a.is_neg() or (a.requires_grad and self._torch.is_grad_enabled()):
             return None
         return a.data_ptr(), Apart(a.shape, a.stride()), a.dtype, a.get_device()
