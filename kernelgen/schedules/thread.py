@@ -79,7 +79,8 @@ class ThreadSchedule(BaseSchedule):
     columns, which they show in shared memory, as many threads and those of other operations do in any case; whole
     warps have a matrix in shared memory then, and a panel of reflectors at a time in registers. Kernels that factor
     and solve at once may `split` arrays, and packed matrices of chunks of 32 or multiples: each of k threads has
-    every k-th row in registers, one right-hand side at a time, and `blocks` of a multiprocessor go on to further ones.
+    every k-th row in registers, one right-hand side at a time, and `blocks` of a multiprocessor go on to further
+    ones.
     """
 
     family: ClassVar[str] = "thread"
