@@ -80,7 +80,7 @@ class ThreadSchedule(BaseSchedule):
     warps have a matrix in shared memory then, and a panel of reflectors at a time in registers. Kernels that factor
     and solve at once may `split` arrays, and packed matrices of chunks of 32 or multiples: each of k threads has
     every k-th row in registers, one right-hand side at a time, and `blocks` of a multiprocessor go on to further
-    ones.
+    ones; 16 threads of arrays are a grid, each with every fourth row of every fourth column.
     """
 
     family: ClassVar[str] = "thread"
@@ -136,6 +136,7 @@ class ThreadSchedule(BaseSchedule):
             check_general(self, problem, layout)
             return
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
+        operations //= (self.split or 1) if problem.op == "posv" else 1
         operations += problem.n**3 // 3 if problem.operation.inverts else 0
         operations += (self.rhs or 0) * problem.n**2 // (self.split or 1)
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"

@@ -10,7 +10,9 @@ from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
 
-SPLITS = (2, 4, 8)
+# Threads of a matrix; of those of the last number each has some columns of some rows, of the others whole rows.
+SPLITS = (2, 4, 8, 16)
+SIDE = 4
 # What a thread's rows may take of its registers: more, and some were spilled.
 MAX_REGISTERS = 180
 
@@ -27,14 +29,25 @@ class RowsStage:
     canonical: bool = False
 
     @property
+    def side(self) -> int:
+        """Threads of a row or a column, where they are a grid; else 1."""
+        return SIDE if self.split == SIDE**2 else 1
+
+    @property
     def rows(self) -> int:
         """Rows of a thread."""
+        return -(-self.problem.n // (self.side if self.side > 1 else self.split))
+
+    @property
+    def sides(self) -> int:
+        """Elements of a right-hand side that a thread copies."""
         return -(-self.problem.n // self.split)
 
     @property
     def registers(self) -> int:
         """Registers of a thread that hold its rows of a matrix and of a right-hand side."""
-        elements = self.split * self.rows * (self.rows + 1) // 2 + self.rows
+        lines = self.rows * (self.rows + 1) // 2
+        elements = lines + 2 * self.rows if self.side > 1 else self.split * lines + self.rows
         return elements * ELEMENT_BYTES[self.problem.dtype] // 4
 
     @property
@@ -46,7 +59,7 @@ class RowsStage:
     def piece(self) -> int:
         """Neighbours in memory that one instruction copies."""
         most = PIECE_BYTES // ELEMENT_BYTES[self.problem.dtype]
-        return gcd(most, self.problem.n, self.split) if self.canonical else most
+        return gcd(most, self.problem.n, self.split, SIDE) if self.canonical else most
 
     @property
     def triangle(self) -> int:
@@ -54,18 +67,22 @@ class RowsStage:
         n = self.problem.n
         if not self.canonical:
             return n * (n + 1) // 2
+        if self.side > 1:
+            return self.rows * (self.rows + 1) // 2 * self.split
         return sum(self.split * min(n, (row + 1) * self.split) for row in range(self.rows))
 
     @property
     def shared_bytes(self) -> int:
         """Triangles and right-hand sides of a team's matrices."""
-        return self.matrices * (self.triangle + self.rows * self.split) * ELEMENT_BYTES[self.problem.dtype]
+        return self.matrices * (self.triangle + self.sides * self.split) * ELEMENT_BYTES[self.problem.dtype]
 
 
 def check_rows(stage: RowsStage, teams: int = 1) -> None:
     """Refuse other numbers of threads, and what they or a block of so many teams have no room for."""
     n = stage.problem.n
     require(stage.split in SPLITS, "split", stage.split, f"use one of {', '.join(map(str, SPLITS))}")
+    works = "a grid of threads has arrays alone; use fewer"
+    require(stage.canonical or stage.side == 1, "split", stage.split, works)
     works = f"n={n} is {stage.registers} registers of each thread, over {MAX_REGISTERS}; use a larger split"
     require(stage.registers <= MAX_REGISTERS, "n", n, works)
     taken = teams * stage.shared_bytes

@@ -33,6 +33,10 @@ SPECS = (
     spec_of(9, 2, layout="canonical", order="row", math="fast", threads=64),
     spec_of(14, 8, layout="canonical", uplo="upper", dtype="float64"),
     spec_of(7, 4, layout="canonical", order="row", uplo="upper"),
+    spec_of(16, 16, layout="canonical", order="row", math="fast", pdl=True),
+    spec_of(11, 16, layout="canonical", order="row"),
+    spec_of(10, 16, layout="canonical", order="row", dtype="float64"),
+    spec_of(9, 16, layout="canonical", uplo="lower", math="fast"),
 )
 emulated = CompiledTogether(SPECS)
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
@@ -69,7 +73,8 @@ def test_repair_is_a_kernel_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"split": 16}, "split=16"),
+        ({"split": 6}, "split=6"),
+        ({"split": 16}, "a grid of threads has arrays"),
         ({"threads": 32}, "use threads=64"),
         ({"threads": 48, "layout": "canonical"}, "multiple of 32"),
         ({"layout": "interleaved", "stride": None}, "split=2"),
