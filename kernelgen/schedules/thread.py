@@ -263,16 +263,14 @@ def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> Non
     plain = schedule.staged and schedule.unroll == "full" and schedule.rhs == 1 and schedule.looking == "left"
     require(bool(plain and layout != "interleaved"), "split", split, works)
     if layout == "canonical":
-        works = f"matrices are those of whole warps, use a multiple of {WARP}"
-        require(threads % WARP == 0, "threads", threads, works)
+        require(threads == WARP, "threads", threads, f"a block is one warp, use {WARP}")
     else:
         works = f"blocks have {WARP} matrices, of chunks of as many or more, use threads={WARP * split}"
         require(threads == WARP * split, "threads", threads, works)
         require(schedule.stride is not None and schedule.stride % WARP == 0, "stride", schedule.stride, works)
     works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
     require(schedule.blocks is not None, "blocks", schedule.blocks, works)
-    stage = RowsStage(problem, split, layout == "canonical")
-    check_rows(stage, threads // WARP if stage.canonical else 1)
+    check_rows(RowsStage(problem, split, layout == "canonical"))
 
 
 def _check_room(stage: ThreadStage | SolveStage) -> None:

@@ -56,19 +56,18 @@ def _generate_split(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The source where several threads have a matrix."""
     threads, problem, split = schedule.threads or WARP, spec.problem, schedule.split or 1
     stage = RowsStage(problem, split, spec.layout == "canonical")
-    size, teams = ELEMENT_BYTES[problem.dtype], threads // WARP if stage.canonical else 1
     text = render(
         "thread/posv/split.cu.jinja",
         **variables_of(spec),
         entry=spec.name,
         piece=stage.piece,
-        element_bytes=size,
+        element_bytes=ELEMENT_BYTES[problem.dtype],
         stage=stage,
     )
     launch = Launch(
         threads,
         threads // split,
-        teams * stage.shared_bytes,
+        stage.shared_bytes,
         schedule.cache or "l1",
         schedule.blocks,
         bool(schedule.pdl),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from kernelgen.gpu import MAX_SHARED_BYTES, PIECE_BYTES, WARP
+from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, WARP
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
@@ -21,7 +21,7 @@ MAX_REGISTERS = 180
 class RowsStage:
     """What threads have in shared memory and in registers where `split` of them have a matrix.
 
-    Those of a packed batch are a block's that has as many matrices as a warp has threads, those of arrays a warp's.
+    A block has as many packed matrices as a warp has threads, or arrays of one warp.
     """
 
     problem: Problem
@@ -34,9 +34,14 @@ class RowsStage:
         return SIDE if self.split == SIDE**2 else 1
 
     @property
+    def share(self) -> int:
+        """Rows that the threads of a matrix have one of each."""
+        return self.side if self.side > 1 else self.split
+
+    @property
     def rows(self) -> int:
         """Rows of a thread."""
-        return -(-self.problem.n // (self.side if self.side > 1 else self.split))
+        return -(-self.problem.n // self.share)
 
     @property
     def sides(self) -> int:
@@ -52,7 +57,7 @@ class RowsStage:
 
     @property
     def matrices(self) -> int:
-        """Matrices of a team."""
+        """Matrices of a block."""
         return WARP // self.split if self.canonical else WARP
 
     @property
@@ -63,28 +68,28 @@ class RowsStage:
 
     @property
     def triangle(self) -> int:
-        """Scalars of a triangle in shared memory: rows of arrays are as long as the last thread's."""
-        n = self.problem.n
+        """Scalars of a triangle in shared memory, with what keeps rows of arrays, and arrays, in different banks."""
+        n, step = self.problem.n, self.share // self.piece
         if not self.canonical:
             return n * (n + 1) // 2
-        if self.side > 1:
-            return self.rows * (self.rows + 1) // 2 * self.split
-        return sum(self.split * min(n, (row + 1) * self.split) for row in range(self.rows))
+        apart = [step * (row | 1) if self.side > 1 else step * row | 1 for row in range(1, self.rows + 1)]
+        line = BANKS_BYTES // (self.piece * ELEMENT_BYTES[self.problem.dtype])
+        pieces = self.share * sum(apart)
+        return (pieces + (self.share * (step if self.side > 1 else 1) - pieces) % line) * self.piece
 
     @property
     def shared_bytes(self) -> int:
-        """Triangles and right-hand sides of a team's matrices."""
+        """Triangles and right-hand sides of a block's matrices."""
         return self.matrices * (self.triangle + self.sides * self.split) * ELEMENT_BYTES[self.problem.dtype]
 
 
-def check_rows(stage: RowsStage, teams: int = 1) -> None:
-    """Refuse other numbers of threads, and what they or a block of so many teams have no room for."""
+def check_rows(stage: RowsStage) -> None:
+    """Refuse other numbers of threads, and what they or a block have no room for."""
     n = stage.problem.n
     require(stage.split in SPLITS, "split", stage.split, f"use one of {', '.join(map(str, SPLITS))}")
     works = "a grid of threads has arrays alone; use fewer"
     require(stage.canonical or stage.side == 1, "split", stage.split, works)
     works = f"n={n} is {stage.registers} registers of each thread, over {MAX_REGISTERS}; use a larger split"
     require(stage.registers <= MAX_REGISTERS, "n", n, works)
-    taken = teams * stage.shared_bytes
-    works = f"n={n} is {taken:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block"
-    require(taken <= MAX_SHARED_BYTES, "n", n, works)
+    works = f"n={n} is {stage.shared_bytes:,} bytes of shared memory, over the {MAX_SHARED_BYTES:,} of a block"
+    require(stage.shared_bytes <= MAX_SHARED_BYTES, "n", n, works)
