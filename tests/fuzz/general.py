@@ -91,8 +91,9 @@ def _of_gpu(random: np.random.Generator) -> dict[str, Any]:
     )[random.integers(6)]
     split = splits[random.integers(len(splits))]
     threads = int(random.choice([32, 64, 128])) if split is None or split <= WARP else None
-    n = 1 + int(largest * random.random())
-    return {"n": n, "unroll": "full", "target": "cuda", "split": split, "threads": threads, "staged": staged}
+    n, early = 1 + int(largest * random.random()), bool(random.integers(2)) or None
+    choices = {"n": n, "unroll": "full", "target": "cuda", "split": split, "threads": threads, "staged": staged}
+    return choices | {"pdl": early}
 
 
 def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: str) -> Array:
