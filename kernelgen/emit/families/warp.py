@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelgen.emit.source import KernelSource, Launch, element_strides, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.schedules import WarpSchedule
+from kernelgen.schedules.stages.heads import rounds_heads
 from kernelgen.spec import KernelSpec
 
 
@@ -30,6 +31,7 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
         # Scalars from the stage of one matrix to the next.
         stage=room if solves else shape.stage,
         barrier="__syncwarp" if schedule.warps == 1 else "__syncthreads",
+        rounds=rounds_heads(problem, solves=(schedule.rhs or 1) > 1),
     )
     matrices, cache = shape.teams * schedule.matrices, schedule.cache or "shared"
     scalars = room if solves else shape.stage if staged else 0
