@@ -84,15 +84,33 @@ def test_a_solution_depends_on_nothing_but_its_own_matrix(case: str) -> None:
         assert run(case, a[-few:], b[-few:, :, :1].copy())[0].tobytes() == x[-few:].tobytes()
 
 
+@pytest.mark.parametrize("case", ["arrays", "arrays, two to a warp"])
+@pytest.mark.parametrize("scale", [2.0**-90, 2.0**90])
+def test_determinants_of_two_columns_that_no_float_holds(case: str, scale: float) -> None:
+    spec = CASES[case][0]
+    n = spec.problem.n
+    a, b = system(n)
+    scaled = (a * scale).astype(np.float32)
+    x, info = run(case, scaled, b[..., :1].copy())
+    assert not info.any()
+    assert ratios(scaled, b[..., :1], x).max() <= ratio_bound(n, spec.problem.math)
+
+
 MUTANTS: Mapping[str, tuple[str, str, str]] = {
     "a product left out of the forward solve": ("arrays", r"sum -= x\[slot\]\[p\] \* y\[p\];", r"if (p) \g<0>"),
     "a product left out of the backward solve": ("arrays", r"sum -= l\[slot\]\[i\] \* x\[i\];", r"if (i) \g<0>"),
     "another panel's reciprocals": ("arrays", r"RECIPROCALS \+ 8 \* k, tile", "RECIPROCALS, tile"),
     "one that reads columns of another panel": ("arrays", r"panel_start\(column / 8\)", "panel_start(0)"),
     "no wait between the steps of the backward solve": (
-        "arrays",
-        r"__syncwarp\(\);\n        read_row\(x, own \+ SOLUTION",
+        "arrays, two warps",
+        r"__syncthreads\(\);\n        read_row\(x, own \+ SOLUTION",
         "read_row(x, own + SOLUTION",
+    ),
+    "rows of another panel handed round": ("arrays", r"own_rows\[turn\], 8 \* k", "own_rows[turn], 8 * (k ^ 1)"),
+    "a second column without the first one's part": (
+        "arrays",
+        r"x\[p \+ 1\] - x\[p\] \* \S+ \+ 1\]\[p\]",
+        "x[p + 1]",
     ),
     "rows past the end that are no numbers": (
         "arrays",
