@@ -17,9 +17,9 @@ from kernelgen.gpu import WARP
 
 # The GPU that the rule is for.
 FITTED = "sm_90"
-# Orders, the threads of a matrix, blocks of a multiprocessor, and from how many packed matrices on. In float32, 16,384
-# of the smaller orders fill the GPU once and a third: n = 26 takes 16.9 us, by a thread to each 14.3; 24,576 of n =
-# 28 take 20.2, and 29.1.
+# Orders, the threads of a matrix, blocks of a multiprocessor, and from how many packed matrices on. In float32 16,384
+# of the smaller orders fill the GPU once and a third: n = 26 takes 16.9 us, by a thread to each 14.3; 24,576 of
+# n = 28 take 20.2 and 29.1.
 Orders = Sequence[tuple[range, int, int, int]]
 SINGLE: Orders = ((range(24, 25), 4, 3, 32_768), (range(25, 29), 4, 2, 32_768), (range(29, 33), 4, 2, 16_384))
 DOUBLE: Orders = ((range(19, 21), 4, 3, 16_384), (range(21, 25), 4, 2, 16_384), (range(31, 33), 8, 1, 16_384))
