@@ -142,8 +142,7 @@ INLINE void write_row(scalar *panel, const vec x[8], const int place)
  * matrix has the same: to hand it round would take longer. */
 struct Diagonal {
     vec d[8][8], reciprocal[8];
-    /* That of the thread's own row, if this one is of the tile. */
-    vec root;
+    vec root[8];
 };
 
 INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
@@ -154,13 +153,12 @@ INLINE void read_diagonal(Diagonal &tile, const scalar *panel)
 }
 
 template <bool ORDINARY>
-INLINE void factor_pivots(Diagonal &tile, bool &ordinary, const int row)
+INLINE void factor_pivots(Diagonal &tile, bool &ordinary)
 {
 #pragma unroll
     for (int p = 0; p < 8; ++p) {
         ordinary &= is_ordinary(tile.d[p][p]);
-        const vec root = (ORDINARY ? ordinary_pivot : pivot)(tile.d[p][p], &tile.reciprocal[p]);
-        tile.root = row == p ? root : tile.root;
+        tile.root[p] = (ORDINARY ? ordinary_pivot : pivot)(tile.d[p][p], &tile.reciprocal[p]);
 #pragma unroll
         for (int i = p + 1; i < 8; ++i)
             tile.d[i][p] *= tile.reciprocal[p];
@@ -172,14 +170,13 @@ INLINE void factor_pivots(Diagonal &tile, bool &ordinary, const int row)
     }
 }
 
-INLINE void factor(Diagonal &tile, const scalar *panel, const int row)
+INLINE void factor(Diagonal &tile, const scalar *panel)
 {
     bool ordinary = true;
-    tile.root = 0;
-    factor_pivots<true>(tile, ordinary, row);
+    factor_pivots<true>(tile, ordinary);
     if (!ordinary) {
         read_diagonal(tile, panel);
-        factor_pivots<false>(tile, ordinary, row);
+        factor_pivots<false>(tile, ordinary);
     }
 }
 
@@ -195,7 +192,7 @@ INLINE void solve(vec x[8], const Diagonal &tile, const int below)
     }
 #pragma unroll
     for (int p = 0; p < 8; ++p)
-        x[p] = below == p ? tile.root : x[p];
+        x[p] = below == p ? tile.root[p] : x[p];
 }
 
 /* The reciprocal of a good pivot's root is a number and not negative; once one is not, the pivots after it are NaN or
@@ -439,12 +436,12 @@ extern "C" __global__ void __launch_bounds__(64, 1) potrf_f32_n20_canonical_row_
                 places[slot] = place_of(row + slot * SOLVERS, k);
                 read_row(x[slot], rows, places[slot]);
             }
-            factor(tile, rows, row);
+            factor(tile, rows);
 #pragma unroll
             for (int slot = 0; slot < SLOTS; ++slot)
                 if (slot == 0 || 8 * k + slot * SOLVERS < 8 * SIDE) {
                     const int below = row + slot * SOLVERS;
-                    solve(x[slot], tile, slot == 0 ? row : 8);
+                    solve(x[slot], tile, below);
                     if (below >= 8 && 8 * k + below < 8 * SIDE)
                         write_row(rows, x[slot], places[slot]);
                 }
