@@ -165,7 +165,7 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
 def _spread(alone: KernelSpec, size: int) -> KernelSpec:
     """The kernel of a thread to each matrix, in smaller blocks for few arrays."""
     schedule = alone.schedule
-    if size == BATCHES[-1] or alone.layout != "canonical" or not isinstance(schedule, ThreadSchedule):
+    if size > SOME or alone.layout != "canonical" or not isinstance(schedule, ThreadSchedule):
         return alone
     small = schedule.threads == WIDTHS[0][2]
     return replace(alone, schedule=replace(schedule, threads=THREADS_OF_FEW)) if small else alone

@@ -75,7 +75,7 @@ def test_few_arrays_have_short_chains_and_small_blocks() -> None:
         assert (getattr(found, "few", None), getattr(found, "update", None)) == (few, update)
     assert getattr(default_choice(asked(16, SMALL, FEW)).spec.schedule, "few", None) is None
     threads = {batch: default_choice(asked(8, ARRAYS, batch)).spec.schedule.threads for batch in BATCHES}
-    assert threads == {FEW: 32, SOME: 32, MANY: 128}
+    assert threads == {FEW: 32, SOME: 32, MANY: 128, MOST: 128}
 
 
 @pytest.mark.parametrize("math", MATHS)
