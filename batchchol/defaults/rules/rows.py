@@ -1,6 +1,6 @@
-"""Kernels that factor and solve at once where several threads have the rows of a packed matrix: a rule.
+"""Kernels that factor and solve at once where several threads have the rows of a matrix: a rule.
 
-Fitted to datasets/solves/posv_rows_h200.csv.
+Fitted to datasets/solves/posv_rows_h200.csv, of arrays to posv_rows_arrays_h200.csv beside it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,39 @@ ROWS: Mapping[tuple[str, str], Orders] = MappingProxyType(
     {("float32", "fast"): FAST, ("float64", "fast"): DOUBLE, ("float64", "ieee"): DOUBLE}
 )
 
+# The same of many arrays whose rows are neighbours in memory; 16 threads are a grid. At n = 24 they take 88 us, and a
+# thread to each matrix 92: since that repairs matrices and finds determinants besides, it stays the default.
+ARRAYS: Orders = (
+    (range(22, 24), 4, 12),
+    (range(25, 33), 4, 8),
+    (range(33, 49), 8, 8),
+    (range(49, 65), 16, 8),
+)
+DOUBLE_ARRAYS: Orders = ((range(18, 25), 4, 8), (range(25, 33), 8, 8), (range(33, 45), 16, 8))
+OF_ARRAYS: Mapping[str, Orders] = MappingProxyType({"float32": ARRAYS, "float64": DOUBLE_ARRAYS})
+
 
 def by_rows(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec | None:
     """The kernel of `plain`'s problem for one right-hand side of many matrices, if it is the better choice."""
-    packed = plain.layout == "chunked" and chunk is not None and chunk % WARP == 0
-    if plain.problem.op != "posv" or not packed:
+    if plain.problem.op != "posv" or not (found := _shared(plain, chunk)):
         return None
-    for orders, split, blocks in ROWS.get((plain.problem.dtype, plain.problem.math), ()):
-        if plain.problem.n in orders:
-            threads, pdl = WARP * split, has_pdl(arch) or None
-            choices: dict[str, Any] = {
-                "split": split,
-                "threads": threads,
-                "blocks": blocks,
-                "stride": chunk,
-                "pdl": pdl,
-            }
-            with suppress(SpecError):
-                schedule = ThreadSchedule(1, unroll="full", staged=True, rhs=1, **choices)
-                found = replace(plain, schedule=schedule)
-                return found if runs_on(found, arch, FITTED) else None
+    split, blocks = found
+    packed, pdl = plain.layout != "canonical", has_pdl(arch) or None
+    where: dict[str, Any] = {"threads": WARP * split if packed else WARP, "stride": chunk if packed else None}
+    with suppress(SpecError):
+        schedule = ThreadSchedule(1, unroll="full", staged=True, rhs=1, split=split, blocks=blocks, pdl=pdl, **where)
+        spec = replace(plain, schedule=schedule)
+        return spec if runs_on(spec, arch, FITTED) else None
     return None
+
+
+def _shared(plain: KernelSpec, chunk: int | None) -> tuple[int, int] | None:
+    """Threads of a matrix, and blocks of a multiprocessor, if threads share the rows of these matrices."""
+    n, dtype, math = plain.problem.n, plain.problem.dtype, plain.problem.math
+    if plain.layout == "canonical":
+        rows = (plain.order == "row") == (plain.problem.uplo == "lower")
+        known = OF_ARRAYS[dtype] if rows else ()
+    else:
+        packed = plain.layout == "chunked" and chunk is not None and chunk % WARP == 0
+        known = ROWS.get((dtype, math), ()) if packed else ()
+    return next(((split, blocks) for orders, split, blocks in known if n in orders), None)
