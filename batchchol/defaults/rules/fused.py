@@ -56,8 +56,8 @@ TEAMS = ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4)))
 FEW_BY_TENSOR_FROM = 29
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
-# Batches that are served apart.
-BATCHES = (FEW, SOME, 16_384)
+# Batches that are served apart: few matrices, some, many, and more.
+BATCHES = (FEW, SOME, 16_384, 32_768)
 FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
@@ -112,7 +112,7 @@ def _instead_of_rows(request: Request) -> KernelSpec | None:
     """The kernel where those of a single right-hand side would factor again for each."""
     with suppress(SpecError):
         plain, size, where = request.plain, nearest_size(request.size), (request.chunk, request.arch)
-        if size == BATCHES[-1] and by_rows(plain, *where):
+        if size > SOME and by_rows(plain, *where, size):
             return shared_by_several(plain, *where, size, rows=False) or fused(plain, *where)
     return None
 
@@ -131,7 +131,7 @@ def _by_threads(request: Request, nrhs: int) -> KernelSpec | None:
 
 
 def _few(request: Request) -> bool:
-    return nearest_size(request.size) != BATCHES[-1]
+    return nearest_size(request.size) <= SOME
 
 
 def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
@@ -161,9 +161,9 @@ def shared_by_several(
 
     `rows`: for a single right-hand side.
     """
-    if rows and size == BATCHES[-1] and (found := by_rows(plain, chunk, arch)):
+    if rows and size > SOME and (found := by_rows(plain, chunk, arch, size)):
         return found
-    strips = by_strips(plain, chunk, arch) if size == BATCHES[-1] else None
+    strips = by_strips(plain, chunk, arch) if size > SOME else None
     other = by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
     return other or by_whole(plain, arch)
 

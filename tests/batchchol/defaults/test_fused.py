@@ -17,7 +17,7 @@ from batchchol.defaults.rules.wholes import by_given_factors
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
 
-FEW, SOME, MANY = BATCHES
+FEW, SOME, MANY, MOST = BATCHES
 ARRAYS, SMALL, LARGE = Layout.canonical(), Layout.chunked(4), Layout.chunked(32)
 
 
@@ -43,7 +43,8 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
         (32, LARGE, FEW, "ieee", "warp"),
         (32, ARRAYS, MANY, "fast", "thread"),
         (28, LARGE, MANY, "fast", "thread"),
-        (29, LARGE, MANY, "ieee", "block"),
+        (29, LARGE, MANY, "ieee", "thread"),
+        (33, LARGE, MANY, "ieee", "block"),
         (64, LARGE, MANY, "fast", "block"),
         (48, ARRAYS, MANY, "ieee", "thread"),
         (48, ARRAYS, MANY, "fast", "thread"),
@@ -137,13 +138,15 @@ def test_few_packed_matrices_are_solved_by_tensor_cores(n: int) -> None:
 @pytest.mark.parametrize(("layout", "dtype"), [(LARGE, "float32"), (LARGE, "float64")], ids=str)
 def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -> None:
     request = asked(32, layout, MANY, dtype=dtype)
-    assert of_several(request, SEVERAL - 1) is None
+    shared = of_several(request, SEVERAL - 1)
+    assert shared is not None
+    assert (shared.family, getattr(shared.schedule, "rhs", None)) == ("block", 2)
     assert of_several(asked(32, layout, FEW, dtype=dtype), SEVERAL) is None
     found = of_several(request, SEVERAL)
     assert found is not None
     assert getattr(found.schedule, "rhs", None) == 4
     assert not two_kernels(request, SEVERAL)
-    assert of_several(request, MANY_COLUMNS) is None
+    assert two_kernels(request, MANY_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -191,3 +194,9 @@ def test_threads_share_rows_for_one_right_hand_side_alone(n: int, dtype: str, ma
         found = of_several(request, nrhs)
         assert two_kernels(request, nrhs) or (found is not None and not getattr(found.schedule, "split", None))
     assert default_choice(asked(n, LARGE, FEW, math, dtype=dtype)).spec != spec
+
+
+def test_threads_share_rows_of_small_orders_where_many_blocks_are_full() -> None:
+    for math in MATHS:
+        alone, shared = (default_choice(asked(26, LARGE, batch, math)).spec.schedule for batch in (MANY, 24_000))
+        assert (getattr(alone, "split", None), getattr(shared, "split", None)) == (None, 4)
