@@ -271,7 +271,14 @@ def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> Non
         require(whole, "stride", schedule.stride, works)
     works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
     require(schedule.blocks is not None, "blocks", schedule.blocks, works)
-    check_rows(RowsStage(problem, split, threads, layout == "canonical"))
+    stage = RowsStage(problem, split, threads, layout == "canonical")
+    check_rows(stage)
+    require(
+        (schedule.blocks or 1) <= stage.blocks,
+        "blocks",
+        schedule.blocks,
+        f"shared memory has room for {stage.blocks}",
+    )
 
 
 def _check_room(stage: ThreadStage | SolveStage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES
+from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, RESERVED_BYTES
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
@@ -82,6 +82,11 @@ class RowsStage:
     def shared_bytes(self) -> int:
         """Triangles and right-hand sides of a block's matrices."""
         return self.matrices * (self.triangle + self.sides * self.split) * ELEMENT_BYTES[self.problem.dtype]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the shared memory of a multiprocessor has room for."""
+        return (MAX_SHARED_BYTES + RESERVED_BYTES) // (self.shared_bytes + RESERVED_BYTES)
 
 
 def check_rows(stage: RowsStage) -> None:

@@ -33,25 +33,26 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
         (19, ARRAYS, SOME, "fast", "thread"),
         (20, LARGE, FEW, "ieee", "warp"),
         (31, ARRAYS, MANY, "ieee", "thread"),
-        (32, ARRAYS, MANY, "ieee", "block"),
+        (32, ARRAYS, MANY, "ieee", "thread"),
         (24, ARRAYS, SOME, "ieee", "thread"),
         (40, ARRAYS, SOME, "ieee", "block"),
         (40, ARRAYS, SOME, "fast", "warp"),
         (24, LARGE, SOME, "fast", "block"),
         (40, LARGE, FEW, "fast", "block"),
-        (33, ARRAYS, MANY, "ieee", "warp"),
+        (33, ARRAYS, MANY, "ieee", "thread"),
         (64, SMALL, MANY, "fast", "warp"),
         (64, SMALL, MANY, "ieee", "two"),
         (32, LARGE, FEW, "ieee", "warp"),
-        (32, ARRAYS, MANY, "fast", "warp"),
+        (32, ARRAYS, MANY, "fast", "thread"),
         (28, LARGE, MANY, "fast", "thread"),
         (29, LARGE, MANY, "ieee", "thread"),
         (33, LARGE, MANY, "ieee", "block"),
         (64, LARGE, MANY, "fast", "block"),
-        (48, ARRAYS, MANY, "ieee", "block"),
-        (48, ARRAYS, MANY, "fast", "warp"),
+        (48, ARRAYS, MANY, "ieee", "thread"),
+        (48, ARRAYS, MANY, "fast", "thread"),
         (128, ARRAYS, MANY, "fast", "warp"),
-        (64, ARRAYS, MANY, "ieee", "warp"),
+        (64, ARRAYS, MANY, "ieee", "thread"),
+        (65, ARRAYS, MANY, "ieee", "warp"),
         (128, SMALL, MANY, "fast", "strip"),
         (65, SMALL, MANY, "ieee", "strip"),
         (80, SMALL, SOME, "ieee", "warp"),
@@ -95,7 +96,10 @@ def test_larger_arrays_of_float64_are_whole_on_the_chip(nrhs: int) -> None:
         found = of_several(request, nrhs)
         assert (found is None) == (nrhs <= 2)
         assert (
-            found or default_spec(n, op="posv", dtype="float64", layout="canonical", order="row", target="cuda")
+            found
+            or default_spec(
+                n, op="posv", dtype="float64", layout="canonical", order="row", target="cuda", batch=batch
+            )
         ).family == "whole"
     old = Request(Problem(64, "float64", op="posv"), "cuda", batch=MANY, arch="sm_75").on(ARRAYS)
     assert two_kernels(old, nrhs)
