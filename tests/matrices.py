@@ -42,6 +42,17 @@ def long_tails(count: int, n: int, seed: int = 5) -> Matrices:
     return factor @ factor.swapaxes(1, 2)
 
 
+def longest_tails(count: int, n: int, seed: int = 5) -> Matrices:
+    """Of factors from which tensor cores that are given the first 11 bits as they are leave as much as they can.
+
+    Of products of numbers that are just short of 1 + 2^-10, most of one panel's columns.
+    """
+    bits = np.random.default_rng((seed, n)).integers(8180, 8190, (count, n, n))
+    factor = np.tril(1 + np.ldexp(bits, -23))
+    factor[:, :, 8:] /= 32
+    return factor @ factor.swapaxes(1, 2)
+
+
 def integer_factors(count: int, n: int, seed: int = 4) -> Matrices:
     """Unit lower triangular matrices of small integers: their products with themselves factor without rounding."""
     below = np.random.default_rng((seed, n)).integers(-1, 2, (count, n, n))

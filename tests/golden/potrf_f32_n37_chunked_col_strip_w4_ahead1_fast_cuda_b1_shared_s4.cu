@@ -127,8 +127,8 @@ INLINE void prefetch(const scalar *at)
 /* Lane 4 g + t of a warp has element (g, t) of blocks of 8 rows and 4 columns; lanes 8 b to 8 b + 7 say where the rows of
  * block b are in shared memory, 16 bytes each.
  *
- * The tensor cores multiply numbers of 11 significant bits, which are the first ones of a float: its head. With its
- * tail, the rest, three products give what one of floats would, but for 2^-22 of it.
+ * The tensor cores multiply numbers of 11 significant bits, which are the first ones of a float: its head. Of its tail, the
+ * rest, they drop two bits at most. So three products give what one of floats would, but for 28 * 2^-24 of it.
  */
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ < 800

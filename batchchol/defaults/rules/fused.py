@@ -64,8 +64,8 @@ TEAMS_OF_SHORT = ((32, (2, 4, 1)), (64, (1, 2, 1)))
 THREADS_OF_FEW = 32
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
-# Batches that are served apart.
-BATCHES = (FEW, SOME, 16_384)
+# Batches that are served apart: few matrices, some, many, and more.
+BATCHES = (FEW, SOME, 16_384, 32_768)
 FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
@@ -120,7 +120,7 @@ def _instead_of_rows(request: Request) -> KernelSpec | None:
     """The kernel where those of a single right-hand side would factor again for each."""
     with suppress(SpecError):
         plain, size, where = request.plain, nearest_size(request.size), (request.chunk, request.arch)
-        if size == BATCHES[-1] and by_rows(plain, *where):
+        if size > SOME and by_rows(plain, *where, size):
             return shared_by_several(plain, *where, size, rows=False) or fused(plain, *where)
     return None
 
@@ -139,7 +139,7 @@ def _by_threads(request: Request, nrhs: int) -> KernelSpec | None:
 
 
 def _few(request: Request) -> bool:
-    return nearest_size(request.size) != BATCHES[-1]
+    return nearest_size(request.size) <= SOME
 
 
 def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
@@ -165,7 +165,7 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
 def _spread(alone: KernelSpec, size: int) -> KernelSpec:
     """The kernel of a thread to each matrix, in smaller blocks for few arrays."""
     schedule = alone.schedule
-    if size == BATCHES[-1] or alone.layout != "canonical" or not isinstance(schedule, ThreadSchedule):
+    if size > SOME or alone.layout != "canonical" or not isinstance(schedule, ThreadSchedule):
         return alone
     small = schedule.threads == WIDTHS[0][2]
     return replace(alone, schedule=replace(schedule, threads=THREADS_OF_FEW)) if small else alone
@@ -178,11 +178,11 @@ def shared_by_several(
 
     `rows`: for a single right-hand side.
     """
-    if rows and size == BATCHES[-1] and (found := by_rows(plain, chunk, arch)):
+    if rows and size > SOME and (found := by_rows(plain, chunk, arch, size)):
         return found
     if rows and size == FEW and (found := _by_short_chains(plain, arch)):
         return found
-    strips = by_strips(plain, chunk, arch) if size == BATCHES[-1] else None
+    strips = by_strips(plain, chunk, arch) if size > SOME else None
     other = by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
     return other or by_whole(plain, arch)
 

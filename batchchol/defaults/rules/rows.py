@@ -17,24 +17,22 @@ from kernelgen.gpu import WARP
 
 # The GPU that the rule is for.
 FITTED = "sm_90"
-# Orders, the threads of a matrix, and blocks of a multiprocessor, of many packed matrices. From n = 24 to 28 those of
-# float32 are up to a fifth faster at 131,072 matrices, and a fifth slower at 16,384. In float32 and "ieee" each of a
-# matrix's threads refines the pivots' roots: at n = 32 125 us and blocks 120, in "fast" 100 and 116.
-Orders = Sequence[tuple[range, int, int]]
-FAST: Orders = ((range(29, 33), 4, 2),)
-DOUBLE: Orders = ((range(19, 21), 4, 3), (range(21, 25), 4, 2))
-ROWS: Mapping[tuple[str, str], Orders] = MappingProxyType(
-    {("float32", "fast"): FAST, ("float64", "fast"): DOUBLE, ("float64", "ieee"): DOUBLE}
-)
+# Orders, the threads of a matrix, blocks of a multiprocessor, and from how many packed matrices on. In float32 16,384
+# of the smaller orders fill the GPU once and a third: n = 26 takes 16.9 us, by a thread to each 14.3; 24,576 of
+# n = 28 take 20.2 and 29.1.
+Orders = Sequence[tuple[range, int, int, int]]
+SINGLE: Orders = ((range(24, 25), 4, 3, 32_768), (range(25, 29), 4, 2, 32_768), (range(29, 33), 4, 2, 16_384))
+DOUBLE: Orders = ((range(19, 21), 4, 3, 16_384), (range(21, 25), 4, 2, 16_384), (range(31, 33), 8, 1, 16_384))
+ROWS: Mapping[str, Orders] = MappingProxyType({"float32": SINGLE, "float64": DOUBLE})
 
 
-def by_rows(plain: KernelSpec, chunk: int | None, arch: str | None) -> KernelSpec | None:
-    """The kernel of `plain`'s problem for one right-hand side of many matrices, if it is the better choice."""
+def by_rows(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:
+    """The kernel of `plain`'s problem for one right-hand side of `size` matrices, if it is the better choice."""
     packed = plain.layout == "chunked" and chunk is not None and chunk % WARP == 0
     if plain.problem.op != "posv" or not packed:
         return None
-    for orders, split, blocks in ROWS.get((plain.problem.dtype, plain.problem.math), ()):
-        if plain.problem.n in orders:
+    for orders, split, blocks, least in ROWS[plain.problem.dtype]:
+        if plain.problem.n in orders and size >= least:
             threads, pdl = WARP * split, has_pdl(arch) or None
             choices: dict[str, Any] = {
                 "split": split,

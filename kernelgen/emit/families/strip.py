@@ -8,6 +8,7 @@ from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.gpu import LINE_BYTES, PIECE_BYTES, WARP
 from kernelgen.schedules import StripSchedule
+from kernelgen.schedules.stages.heads import rounds_heads
 from kernelgen.schedules.strip import COLUMNS, GROUP, TILE_PIECES
 from kernelgen.spec import KernelSpec
 from kernelgen.targets import ELEMENT_BYTES
@@ -44,6 +45,7 @@ def generate_strip(spec: KernelSpec, schedule: StripSchedule) -> KernelSource:
         strip_warps=_bytes(shape.strip_warps),
         line_scalars=LINE_BYTES // ELEMENT_BYTES[problem.dtype],
         tensor=True,
+        rounds=rounds_heads(problem),
         solves=solves,
         columns=COLUMNS,
         staged=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelgen.emit.source import KernelSource, Launch, render
 from kernelgen.emit.thread import cuda_source, variables_of
 from kernelgen.schedules import WholeSchedule
+from kernelgen.schedules.stages.heads import rounds_heads
 from kernelgen.spec import KernelSpec
 
 
@@ -14,6 +15,7 @@ def generate_whole(spec: KernelSpec, schedule: WholeSchedule) -> KernelSource:
     The latter's entry is that of `generate_posv`, by given factors that of `generate_solve`.
     """
     problem, shape = spec.problem, schedule.shape(spec.problem)
-    text = render("whole/whole.cu.jinja", **variables_of(spec), shape=shape)
+    rounds = rounds_heads(problem, solves=problem.operation.has_columns)
+    text = render("whole/whole.cu.jinja", **variables_of(spec), shape=shape, rounds=rounds)
     launch = Launch(shape.threads, 1, shape.shared_bytes, schedule.cache or "shared", pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)

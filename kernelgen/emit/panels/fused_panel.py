@@ -195,6 +195,7 @@ def fused_panel(panel: FusedPanel) -> KernelSource:
         step=panel.lb,
         schedule=panel,
         math="ieee",
+        rounds=True,
         tensor=panel.update == "tensor",
         timed=panel.timed,
         ragged=panel.ragged,

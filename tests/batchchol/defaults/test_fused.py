@@ -17,7 +17,7 @@ from batchchol.defaults.rules.wholes import by_given_factors
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
 
-FEW, SOME, MANY = BATCHES
+FEW, SOME, MANY, MOST = BATCHES
 ARRAYS, SMALL, LARGE = Layout.canonical(), Layout.chunked(4), Layout.chunked(32)
 
 
@@ -45,7 +45,8 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
         (32, LARGE, FEW, "ieee", "warp"),
         (32, ARRAYS, MANY, "fast", "warp"),
         (28, LARGE, MANY, "fast", "thread"),
-        (29, LARGE, MANY, "ieee", "block"),
+        (29, LARGE, MANY, "ieee", "thread"),
+        (33, LARGE, MANY, "ieee", "block"),
         (64, LARGE, MANY, "fast", "block"),
         (48, ARRAYS, MANY, "ieee", "block"),
         (48, ARRAYS, MANY, "fast", "warp"),
@@ -74,7 +75,7 @@ def test_few_arrays_have_short_chains_and_small_blocks() -> None:
         assert (getattr(found, "few", None), getattr(found, "update", None)) == (few, update)
     assert getattr(default_choice(asked(16, SMALL, FEW)).spec.schedule, "few", None) is None
     threads = {batch: default_choice(asked(8, ARRAYS, batch)).spec.schedule.threads for batch in BATCHES}
-    assert threads == {FEW: 32, SOME: 32, MANY: 128}
+    assert threads == {FEW: 32, SOME: 32, MANY: 128, MOST: 128}
 
 
 @pytest.mark.parametrize("math", MATHS)
@@ -144,13 +145,15 @@ def test_few_packed_matrices_are_solved_by_tensor_cores(n: int) -> None:
 @pytest.mark.parametrize(("layout", "dtype"), [(LARGE, "float32"), (LARGE, "float64")], ids=str)
 def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -> None:
     request = asked(32, layout, MANY, dtype=dtype)
-    assert of_several(request, SEVERAL - 1) is None
+    shared = of_several(request, SEVERAL - 1)
+    assert shared is not None
+    assert (shared.family, getattr(shared.schedule, "rhs", None)) == ("block", 2)
     assert of_several(asked(32, layout, FEW, dtype=dtype), SEVERAL) is None
     found = of_several(request, SEVERAL)
     assert found is not None
     assert getattr(found.schedule, "rhs", None) == 4
     assert not two_kernels(request, SEVERAL)
-    assert of_several(request, MANY_COLUMNS) is None
+    assert two_kernels(request, MANY_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -198,3 +201,9 @@ def test_threads_share_rows_for_one_right_hand_side_alone(n: int, dtype: str, ma
         found = of_several(request, nrhs)
         assert two_kernels(request, nrhs) or (found is not None and not getattr(found.schedule, "split", None))
     assert default_choice(asked(n, LARGE, FEW, math, dtype=dtype)).spec != spec
+
+
+def test_threads_share_rows_of_small_orders_where_many_blocks_are_full() -> None:
+    for math in MATHS:
+        alone, shared = (default_choice(asked(26, LARGE, batch, math)).spec.schedule for batch in (MANY, 24_000))
+        assert (getattr(alone, "split", None), getattr(shared, "split", None)) == (None, 4)

@@ -29,7 +29,7 @@ from ....emulation.checks import (
 from ....emulation.kernels import EmulatedKernel
 from ....emulation.programs import FUSED, compile_program
 from ....kernel_runs import Array, Run, make_spec, run_kernel
-from ....matrices import conditioned, dominant, lapack_factor, long_tails, wishart
+from ....matrices import conditioned, dominant, lapack_factor, long_tails, longest_tails, wishart
 
 strip_spec = partial(make_spec, family="strip", target="cuda", math="fast", stride=GROUP)
 
@@ -107,12 +107,12 @@ def run(spec: KernelSpec, a: Array, kernel: EmulatedKernel | None = None) -> Run
     return run_kernel(spec, a.astype(np.float32), spec.schedule.stride, kernel=kernel)
 
 
-@pytest.mark.parametrize("n", [24, 40])
+@pytest.mark.parametrize("n", [31, 32])
 def test_tensor_cores_keep_the_promise_of_correctly_rounded_roots(n: int) -> None:
     """Of operands that they cut as short as they can; and of exact pivots roots are the nearest numbers."""
-    a = long_tails(12, n).astype(np.float32)
+    a = np.concatenate((long_tails(6, n), longest_tails(6, n))).astype(np.float32)
     factors = run(strip_spec(n, warps=4, ahead=1, math="ieee"), a).l
-    assert ratios(a, factors).max() <= RATIO_BOUND["ieee"] / 2
+    assert ratios(a, factors).max() <= RATIO_BOUND["ieee"] * 0.6
     assert np.array_equal(factors[:, 0, 0], np.sqrt(a[:, 0, 0]))
 
 
@@ -151,10 +151,10 @@ def test_the_first_bad_pivot_is_told_wherever_it_is(n: int, value: float) -> Non
     assert np.array_equal(np.tril(failed.l[2 * n :]), np.tril(good[2 * n :])), "good matrices are changed"
 
 
-@pytest.mark.parametrize("n", [37, 48])
-def test_columns_before_a_bad_pivot_are_those_of_the_factor(n: int) -> None:
-    """As LAPACK leaves them, where the matrix is finite."""
-    spec, a = strip_spec(n, warps=5, ahead=1), wishart(n, n)
+@pytest.mark.parametrize(("n", "math"), [(37, "ieee"), (37, "fast"), (48, "fast")])
+def test_columns_before_a_bad_pivot_are_those_of_the_factor(n: int, math: str) -> None:
+    """As LAPACK leaves them, where the matrix is finite, whatever fails in others of a group."""
+    spec, a = strip_spec(n, warps=5, ahead=1, math=math), wishart(n, n)
     factor, good = lapack_factor(a)[0], run(spec, a).l
     for m in range(n):
         a[m, m, m] = -1

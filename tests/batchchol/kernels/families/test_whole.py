@@ -21,7 +21,7 @@ from ....emulation.checks import (
 from ....emulation.kernels import EmulatedKernel
 from ....emulation.programs import EmulationError
 from ....kernel_runs import GuardedMemory, make_spec, run_kernel
-from ....matrices import DATA, conditioned, dominant, lapack_factor, long_tails, wishart
+from ....matrices import DATA, conditioned, dominant, lapack_factor, long_tails, longest_tails, wishart
 
 whole_spec = partial(make_spec, family="whole", target="cuda", layout="canonical", order="row")
 warp_spec = partial(
@@ -124,11 +124,12 @@ def test_pivots_that_are_tiny_or_infinite(spec: KernelSpec) -> None:
 def test_hard_matrices(math: str) -> None:
     """Nearly indefinite ones; and those that tensor cores cut as short as they can."""
     spec = whole_spec(33, warps=2, math=math)
-    for a in (conditioned(13, 33, 1e6).astype(np.float32), long_tails(12, 33).astype(np.float32)):
+    for kind in (conditioned(13, 33, 1e6), long_tails(12, 33), longest_tails(12, 33)):
+        a = kind.astype(np.float32)
         assert not lapack_factor(a)[1].any()
         run = run_kernel(spec, a)
         assert not run.info.any()
-        assert ratios(a, run.l).max() <= RATIO_BOUND[math] / 2
+        assert ratios(a, run.l).max() <= RATIO_BOUND[math] * 0.7
 
 
 def test_panels_are_apart() -> None:
