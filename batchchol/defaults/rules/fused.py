@@ -54,9 +54,11 @@ TEAMS_OF_SOME = ((32, (2, 4, 3)), (ONE_WARP, (1, 2, 8)))
 TEAMS = ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4)))
 # From this order on few are updated by tensor cores in "ieee" too.
 FEW_BY_TENSOR_FROM = 29
-# Few matrices whose warps have a short chain of instructions: batches, whether in small chunks, the first order; and up
-# to which one matrices, teams and blocks as above, and loops. 1,024 arrays of n = 16 take 2.4 us by them, 4.2 by threads, of 32 5.4 and 6.6, of 64 12.6 and 15.0, chunks of two of n = 32 5.7 and 6.5; 4,096 arrays of n = 24 8.3
-# and 10.6 in "ieee" (datasets/solves/posv_chain_h200.csv). The smallest orders are updated without tensor cores.
+# Few matrices whose warps have a short chain of instructions: batches, whether in small chunks, the first order;
+# and up to which one matrices, teams and blocks as above, and loops. 1,024 arrays of n = 16 take 2.4 us by them,
+# 4.2 by threads, of 32 5.4 and 6.6, of 64 12.6 and 15.0, chunks of two of n = 32 5.7 and 6.5; 4,096 arrays of n =
+# 24 8.3 and 10.6 in "ieee" (datasets/solves/posv_chain_h200.csv). The smallest orders are updated without tensor
+# cores.
 Chains = tuple[tuple[int, tuple[int, int, int], str], ...]
 SHORT_CHAINS: Mapping[tuple[int, bool], tuple[int, Chains]] = MappingProxyType(
     {
