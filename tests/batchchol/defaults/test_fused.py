@@ -34,7 +34,8 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
         (20, LARGE, FEW, "ieee", "warp"),
         (31, ARRAYS, MANY, "ieee", "thread"),
         (32, ARRAYS, MANY, "ieee", "thread"),
-        (24, ARRAYS, SOME, "ieee", "thread"),
+        (23, ARRAYS, SOME, "ieee", "thread"),
+        (24, ARRAYS, SOME, "ieee", "warp"),
         (40, ARRAYS, SOME, "ieee", "block"),
         (40, ARRAYS, SOME, "fast", "warp"),
         (24, LARGE, SOME, "fast", "block"),
@@ -74,7 +75,8 @@ def test_few_arrays_have_short_chains_and_small_blocks() -> None:
     for n, few, update in ((16, True, "fma"), (64, True, "tensor"), (65, None, "tensor")):
         found = default_choice(asked(n, ARRAYS, FEW)).spec.schedule
         assert (getattr(found, "few", None), getattr(found, "update", None)) == (few, update)
-    assert getattr(default_choice(asked(16, SMALL, FEW)).spec.schedule, "few", None) is None
+    for n, layout, batch, few in ((20, SMALL, FEW, True), (20, LARGE, FEW, None), (32, ARRAYS, SOME, True)):
+        assert getattr(default_choice(asked(n, layout, batch)).spec.schedule, "few", None) == few
     threads = {batch: default_choice(asked(8, ARRAYS, batch)).spec.schedule.threads for batch in BATCHES}
     assert threads == {FEW: 32, SOME: 32, MANY: 128, MOST: 128}
 
