@@ -28,7 +28,9 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 @pytest.mark.parametrize(
     ("n", "layout", "batch", "math", "chosen"),
     [
-        (19, ARRAYS, FEW, "ieee", "thread"),
+        (15, ARRAYS, FEW, "ieee", "thread"),
+        (16, ARRAYS, FEW, "ieee", "warp"),
+        (19, ARRAYS, SOME, "fast", "thread"),
         (20, LARGE, FEW, "ieee", "warp"),
         (31, ARRAYS, MANY, "ieee", "thread"),
         (32, ARRAYS, MANY, "ieee", "block"),
@@ -64,6 +66,15 @@ def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, c
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
         assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
+
+
+def test_few_arrays_have_short_chains_and_small_blocks() -> None:
+    for n, few, update in ((16, True, "fma"), (64, True, "tensor"), (65, None, "tensor")):
+        found = default_choice(asked(n, ARRAYS, FEW)).spec.schedule
+        assert (getattr(found, "few", None), getattr(found, "update", None)) == (few, update)
+    assert getattr(default_choice(asked(16, SMALL, FEW)).spec.schedule, "few", None) is None
+    threads = {batch: default_choice(asked(8, ARRAYS, batch)).spec.schedule.threads for batch in BATCHES}
+    assert threads == {FEW: 32, SOME: 32, MANY: 128}
 
 
 @pytest.mark.parametrize("math", MATHS)
