@@ -267,6 +267,7 @@ def test_more_elements_than_an_int_counts(layout: Layout) -> None:
     [
         ("thread", 16, "float32", Layout.chunked(32), 128),
         ("warp", 32, "float32", Layout.canonical(), 8),
+        ("thread", 32, "float32", Layout.chunked(32), 1),
         ("warp", 64, "float32", Layout.canonical(), 1),
         ("whole", 64, "float32", Layout.canonical(), 8),
         ("whole", 64, "float64", Layout.canonical(), 1),
