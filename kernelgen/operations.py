@@ -276,11 +276,8 @@ POINVDET = Operation(
 )
 
 # Kernels of general matrices work column by column, in one order.
-_BY_COLUMNS = MappingProxyType({"nb": 1, "looking": "right", "rhs": None, "prefetch": False, "pdl": None})
+_BY_COLUMNS = MappingProxyType({"nb": 1, "looking": "right", "rhs": None, "prefetch": False})
 _ALSO_SOLVING = MappingProxyType(_BY_COLUMNS | {"rhs": 1})
-# ... and those of rectangles may be launched early.
-_REFLECTING = MappingProxyType({name: only for name, only in _BY_COLUMNS.items() if name != "pdl"})
-_REFLECTING_TOO = MappingProxyType(_REFLECTING | {"rhs": 1})
 _GENERAL = Argument("a", "square")
 _LU = Argument("lu", "square")
 _RIGHT_HAND_SIDES = (Argument("b", "columns", packed=False), Argument("x", "columns", written=True, packed=False))
@@ -324,7 +321,7 @@ GEQRF = Operation(
     "a factorization",
     (_RECTANGLE, replace(_REFLECTORS, written=True), replace(_TAU, written=True)),
     lambda n, nrhs: 4 * n**3 / 3,
-    _REFLECTING,
+    _BY_COLUMNS,
 )
 ORGQR = Operation(
     "orgqr",
@@ -332,7 +329,7 @@ ORGQR = Operation(
     "a product of reflectors",
     (_REFLECTORS, _TAU, Argument("q", "rectangle", written=True)),
     lambda n, nrhs: 4 * n**3 / 3,
-    _REFLECTING,
+    _BY_COLUMNS,
 )
 ORMQR = Operation(
     "ormqr",
@@ -345,7 +342,7 @@ ORMQR = Operation(
         Argument("x", "observations", written=True, packed=False),
     ),
     lambda n, nrhs: 2 * n**2 * nrhs,
-    _REFLECTING_TOO,
+    _ALSO_SOLVING,
 )
 GELS = Operation(
     "gels",
@@ -358,7 +355,7 @@ GELS = Operation(
         Argument("info", "info", written=True),
     ),
     lambda n, nrhs: 4 * n**3 / 3 + 3 * n**2 * nrhs,
-    _REFLECTING_TOO,
+    _ALSO_SOLVING,
 )
 
 _OF_TRIANGLES = (POTRF, POTRFDET, POTRS, POSV, POSVDET, LOGDET, POTRI, POTRIDET, POINV, POINVDET, PPTRI, PPINV)

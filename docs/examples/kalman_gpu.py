@@ -58,8 +58,12 @@ def advance(
 
 
 def shape_of(n: int, m: int) -> dict[str, int]:
-    """How a program works: on matrices padded to powers of two, with some warps."""
-    return {"N": max(16, triton.next_power_of_2(n)), "M": max(16, triton.next_power_of_2(m)), "num_warps": 1}
+    """How a program works: on matrices padded to powers of two, with warps that have registers for them.
+
+    One warp of n = 34 would have 32 KB a thread in local memory, and compile for minutes.
+    """
+    size = max(16, triton.next_power_of_2(n))
+    return {"N": size, "M": max(16, triton.next_power_of_2(m)), "num_warps": max(1, size**2 // 1024)}
 
 
 def run(

@@ -78,8 +78,9 @@ class ThreadSchedule(BaseSchedule):
     few lanes of a warp have whole columns, and show them by shuffles; if `staged`, threads may have parts of
     columns, which they show in shared memory, as many threads and those of other operations do in any case; whole
     warps have a matrix in shared memory then, and a panel of reflectors at a time in registers. Kernels that factor
-    and solve at once may `split` packed matrices of chunks of 32 or multiples: each of k threads has every k-th row
-    in registers, one right-hand side at a time, and `blocks` of a multiprocessor go on to further ones.
+    and solve at once may `split` arrays, and packed matrices of chunks of 16, 32 or multiples: each of k threads has
+    every k-th row in registers, one right-hand side at a time, and `blocks` of a multiprocessor go on to further
+    ones; 16 threads of arrays are a grid, each with every fourth row of every fourth column.
     """
 
     family: ClassVar[str] = "thread"
@@ -135,6 +136,7 @@ class ThreadSchedule(BaseSchedule):
             check_general(self, problem, layout)
             return
         operations = straight_line_operations(problem.n) if problem.operation.factors else 0
+        operations //= (self.split or 1) if problem.op == "posv" else 1
         operations += problem.n**3 // 3 if problem.operation.inverts else 0
         operations += (self.rhs or 0) * problem.n**2 // (self.split or 1)
         works = "canonical arrays are transposed into a chunk in any case, use staged=True"
@@ -257,15 +259,26 @@ def _check_kept(schedule: ThreadSchedule, stage: SolveStage) -> None:
 def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> None:
     """Refuse what several threads to a matrix cannot factor and solve with at once."""
     split, threads = schedule.split or 1, schedule.threads or DEFAULT_THREADS
-    works = "threads share packed matrices alone, one right-hand side at a time: staged=True, unroll='full', rhs=1"
+    works = "threads share one right-hand side at a time: staged=True, unroll='full', rhs=1"
     plain = schedule.staged and schedule.unroll == "full" and schedule.rhs == 1 and schedule.looking == "left"
-    require(bool(plain and layout == "chunked"), "split", split, works)
-    works = f"blocks have {WARP} matrices, of chunks of as many or more, use threads={WARP * split}"
-    require(threads == WARP * split, "threads", threads, works)
-    require(schedule.stride is not None and schedule.stride % WARP == 0, "stride", schedule.stride, works)
+    require(bool(plain and layout != "interleaved"), "split", split, works)
+    if layout == "canonical":
+        require(threads == WARP, "threads", threads, f"a block is one warp, use {WARP}")
+    else:
+        works = f"blocks have {WARP} matrices of a chunk, or half as many, use threads={WARP * split}"
+        require(threads in (WARP * split, WARP // 2 * split), "threads", threads, works)
+        whole = schedule.stride is not None and schedule.stride % (threads // split) == 0
+        require(whole, "stride", schedule.stride, works)
     works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
     require(schedule.blocks is not None, "blocks", schedule.blocks, works)
-    check_rows(RowsStage(problem, split))
+    stage = RowsStage(problem, split, threads, layout == "canonical")
+    check_rows(stage)
+    require(
+        (schedule.blocks or 1) <= stage.blocks,
+        "blocks",
+        schedule.blocks,
+        f"shared memory has room for {stage.blocks}",
+    )
 
 
 def _check_room(stage: ThreadStage | SolveStage) -> None:

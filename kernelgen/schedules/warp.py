@@ -183,7 +183,9 @@ class WarpSchedule(BaseSchedule):
     If `staged`, whole arrays come and go by way of shared memory, in the order of memory: by panels, rows that do not
     begin with one of memory's sectors take twice the accesses.
     What solves too has `rhs` right-hand sides at a time (None is 1): the first one alone is a row below the matrix
-    while it is factored, several are solved for by tensor cores, by one warp.
+    while it is factored, several are solved for by tensor cores, by one warp. With `few` it keeps the chain short of
+    instructions that wait for each other, at the cost of registers: it factors two columns of a diagonal tile at a
+    time, and asks the L2 for arrays before it may read them.
     """
 
     family: ClassVar[str] = "warp"
@@ -198,6 +200,7 @@ class WarpSchedule(BaseSchedule):
     resident: bool | None = switch("whether warps go on to further matrices, fetched meanwhile", only="gpu")
     staged: bool | None = switch("whether whole arrays come and go by way of shared memory", only="gpu")
     rhs: int | None = number(1, TILE, None, "right-hand sides solved for at a time", only="gpu")
+    few: bool | None = switch("whether a warp's chain of instructions is kept short, for few matrices", only="gpu")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,7 +215,7 @@ class WarpSchedule(BaseSchedule):
         tensor = problem.math == "fast" or problem.dtype == "float64"
         update = self.update or ("tensor" if tensor else "fma")
         teams, cache = self.teams or (2 if self.warps == 1 else 1), self.cache or "shared"
-        kept = {name: getattr(self, name) or None for name in ("resident", "staged")}
+        kept = {name: getattr(self, name) or None for name in ("resident", "staged", "few")}
         rhs = (self.rhs or 1) if problem.operation.has_columns else self.rhs
         numbers = {"teams": teams, "blocks": self.blocks or 1, "rhs": rhs}
         return {"update": update, "cache": cache, **kept, **numbers}
@@ -222,6 +225,8 @@ class WarpSchedule(BaseSchedule):
         check_stride(self, layout)
         self._check_resident(problem, layout)
         self._check_staged(problem, layout)
+        works = "chains are shorter where solutions alone are asked for; use None"
+        require(not self.few or problem.operation.has_columns, "few", self.few, works)
         works = f"{problem.op} has no right-hand sides, use None"
         require(problem.operation.has_columns or self.rhs is None, "rhs", self.rhs, works)
         require(
@@ -285,5 +290,5 @@ class WarpSchedule(BaseSchedule):
 
     def details(self, layout: str) -> tuple[str, ...]:
         """The last part of a kernel's name, its choices of detail."""
-        stays = [name for name in ("staged", "resident") if getattr(self, name)]
+        stays = [name for name in ("staged", "resident", "few") if getattr(self, name)]
         return (f"t{self.teams}", f"b{self.blocks}", *stays, *super().details(layout))

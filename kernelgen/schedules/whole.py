@@ -22,8 +22,8 @@ MAX_RHS = TILE
 # Rows of the identity that may fill the last tile, and the largest order for which it was measured that they pay.
 MAX_BORDER: Mapping[str, int] = MappingProxyType({"float32": 3, "float64": 0})
 MAX_BORDERED = 128
-# Orders of float64 for whose rows by fours three warps or more have registers, with as many blocks as fit otherwise.
-BY_FOURS = (*range(81, 97), *range(113, 129))
+# From this order of float64 on three warps or more have registers for rows by fours, in as many blocks as others.
+MIN_BY_FOURS = 81
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WholeShape:
     @property
     def by_fours(self) -> bool:
         """Whether four rows that come and go by elements do so at a time, for which there must be registers."""
-        few = self.dtype == "float32" or self.warps == 1 or (self.warps > 2 and self.n in BY_FOURS)
+        few = self.dtype == "float32" or self.warps == 1 or (self.warps > 2 and self.n >= MIN_BY_FOURS)
         return few and self.n <= MAX_BORDERED and not (self.rhs or self.pieces)
 
     @property

@@ -7,8 +7,9 @@ A case is a random kernel of "getrf", "getrs" or "gesv" on batches in which matr
 ones, graded rows and columns, ties, permutations, singular ones, zeros, NaN, infinities, denormal numbers and large
 ones; on the CPU everything lies between guards. Checked are pivots and info, against LAPACK's way of choosing
 wherever rounding cannot decide; the componentwise error of factors and solutions; and the bits of good matrices
-beside others. How much elements of the good ones grew by most is said at the end. A case depends on the seed, its
-number and how many batches it has: `--case` repeats one. The exit status is 1 after a failure.
+beside others. How much elements of the good ones grew by most is said at the end, how far each process is after
+every 16 kernels. A case depends on the seed, its number and how many batches it has: `--case` repeats one. The exit
+status is 1 after a failure.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ def _of_gpu(random: np.random.Generator) -> dict[str, Any]:
     )[random.integers(6)]
     split = splits[random.integers(len(splits))]
     threads = int(random.choice([32, 64, 128])) if split is None or split <= WARP else None
-    n = 1 + int(largest * random.random())
-    return {"n": n, "unroll": "full", "target": "cuda", "split": split, "threads": threads, "staged": staged}
+    n, early = 1 + int(largest * random.random()), bool(random.integers(2)) or None
+    choices = {"n": n, "unroll": "full", "target": "cuda", "split": split, "threads": threads, "staged": staged}
+    return choices | {"pdl": early}
 
 
 def of_kind(kind: str, random: np.random.Generator, number: int, n: int, dtype: str) -> Array:
@@ -234,6 +236,8 @@ def check_cases(share: Share, numbers: Iterable[int]) -> Found:
             where += "" if share.batches == 1 else f" --batches {share.batches}"
             again = f"python -m tests.fuzz.general{where} --seed {share.seed} --case {case}"
             return done.plus(Found(failure=f"{error}\n{again}"))
+        if done.kernels % TOGETHER == 0:
+            print(f"{done.matrices:,} matrices by {done.kernels} kernels", file=sys.stderr, flush=True)
     return done
 
 

@@ -159,8 +159,9 @@ def _by_warps() -> Iterator[Case]:
         n, layout = ORDERS[turn % len(ORDERS)], LAYOUTS[turn % len(LAYOUTS)]
         problem = Problem(n, "float32", ("lower", "upper")[turn // 3 % 2], "posv", ("ieee", "fast")[turn // 2 % 2])
         for matrices, warps, teams in (*TEAMS[turn % len(TEAMS) :], TEAMS[-1]):
-            rhs = 8 if warps == 1 and turn % 3 == 2 else None
-            schedule = WarpSchedule(matrices, warps, teams, unroll=("tiles", "full")[turn // 4 % 2], rhs=rhs)
+            rhs, few = 8 if warps == 1 and turn % 3 == 2 else None, turn // 5 % 2 == 1 or None
+            unroll = ("tiles", "full")[turn // 4 % 2]
+            schedule = WarpSchedule(matrices, warps, teams, unroll=unroll, rhs=rhs, few=few)
             try:
                 spec = KernelSpec(problem, layout.kind, layout.order, schedule, "cuda")
             except SpecError:

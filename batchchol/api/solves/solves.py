@@ -324,6 +324,8 @@ def cho_solve(
     >>> print(batchchol.cho_solve(l, np.array([8.0, 12.0])))
     [1. 2.]
     """
+    if isinstance(L, tuple) and L and isinstance(L[-1], bool):
+        raise TypeError("L: got SciPy's pair (c, lower), expected c alone, with upper=True unless it is lower")
     taken = flag("overwrite_b", overwrite_b)
     wanted = Wanted("potrs", "L", "factors", flag("upper", upper), spec, math, threads, stream, out, taken)
     return solutions(L, b, backend, wanted)[0]

@@ -54,10 +54,18 @@ TEAMS_OF_SOME = ((32, (2, 4, 3)), (ONE_WARP, (1, 2, 8)))
 TEAMS = ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4)))
 # From this order on few are updated by tensor cores in "ieee" too.
 FEW_BY_TENSOR_FROM = 29
+# Orders of few arrays whose warps have a short chain of instructions, the first of them without tensor cores: 1,024
+# of n = 16 take 2.4 us by them, 4.2 by threads, of 32 5.5 and 6.6, of 64 12.6 and 15.0
+# (datasets/solves/posv_chain_h200.csv).
+SHORT_CHAIN, SHORT_BY_TENSOR_FROM = range(16, 65), 17
+TEAMS_OF_SHORT = ((32, (2, 4, 1)), (64, (1, 2, 1)))
+# Threads of a block of few arrays of the smallest orders, in place of 128: more multiprocessors have one. 2.1 us at
+# n = 8 in place of 2.3.
+THREADS_OF_FEW = 32
 # Right-hand sides up to which they are the better choice, for they solve for one after the other.
 COLUMNS_OF_WARPS = 2
-# Batches that are served apart.
-BATCHES = (FEW, SOME, 16_384)
+# Batches that are served apart: few matrices, some, many, and more.
+BATCHES = (FEW, SOME, 16_384, 32_768)
 FITTED = "sm_90"
 # Of CPUs: the largest orders of straight-line code and of packed matrices read once; tiles of those, and of others.
 STRAIGHT_LINE_ON_CPUS, READ_ONCE, NB_READ_ONCE, NB = 8, 32, 2, 4
@@ -112,7 +120,7 @@ def _instead_of_rows(request: Request) -> KernelSpec | None:
     """The kernel where those of a single right-hand side would factor again for each."""
     with suppress(SpecError):
         plain, size, where = request.plain, nearest_size(request.size), (request.chunk, request.arch)
-        if size == BATCHES[-1] and by_rows(plain, *where):
+        if size > SOME and by_rows(plain, *where, size):
             return shared_by_several(plain, *where, size, rows=False) or fused(plain, *where)
     return None
 
@@ -131,7 +139,7 @@ def _by_threads(request: Request, nrhs: int) -> KernelSpec | None:
 
 
 def _few(request: Request) -> bool:
-    return nearest_size(request.size) != BATCHES[-1]
+    return nearest_size(request.size) <= SOME
 
 
 def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> Iterator[tuple[int, KernelSpec]]:
@@ -150,8 +158,17 @@ def fused_by_batch(plain: KernelSpec, chunk: int | None, arch: str | None) -> It
         if not any(shared.values()):
             raise
     for size in BATCHES:
-        if found := shared[size] or alone:
+        if found := shared[size] or (alone and _spread(alone, size)):
             yield size, found
+
+
+def _spread(alone: KernelSpec, size: int) -> KernelSpec:
+    """The kernel of a thread to each matrix, in smaller blocks for few arrays."""
+    schedule = alone.schedule
+    if size > SOME or alone.layout != "canonical" or not isinstance(schedule, ThreadSchedule):
+        return alone
+    small = schedule.threads == WIDTHS[0][2]
+    return replace(alone, schedule=replace(schedule, threads=THREADS_OF_FEW)) if small else alone
 
 
 def shared_by_several(
@@ -161,9 +178,11 @@ def shared_by_several(
 
     `rows`: for a single right-hand side.
     """
-    if rows and size == BATCHES[-1] and (found := by_rows(plain, chunk, arch)):
+    if rows and size > SOME and (found := by_rows(plain, chunk, arch, size)):
         return found
-    strips = by_strips(plain, chunk, arch) if size == BATCHES[-1] else None
+    if rows and size == FEW and (found := _by_short_chains(plain, arch)):
+        return found
+    strips = by_strips(plain, chunk, arch) if size > SOME else None
     other = by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
     return other or by_whole(plain, arch)
 
@@ -191,6 +210,20 @@ def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) 
     except SpecError:
         return None
     return found if runs_on(found, arch, FITTED) else None
+
+
+def _by_short_chains(plain: KernelSpec, arch: str | None) -> KernelSpec | None:
+    """The kernel of few arrays whose warps take registers for a short chain of instructions."""
+    n = plain.problem.n
+    if plain.layout != "canonical" or n not in SHORT_CHAIN:
+        return None
+    matrices, teams, blocks = _teams(n, None, TEAMS_OF_SHORT)
+    update, pdl = "tensor" if n >= SHORT_BY_TENSOR_FROM else "fma", has_pdl(arch) or None
+    with suppress(SpecError):
+        schedule = WarpSchedule(matrices, 1, teams, update=update, unroll="full", blocks=blocks, few=True, pdl=pdl)
+        found = replace(plain, schedule=schedule)
+        return found if runs_on(found, arch, FITTED) else None
+    return None
 
 
 def _teams(n: int, chunk: int | None, measured: Sequence[tuple[int, tuple[int, int, int]]]) -> tuple[int, int, int]:

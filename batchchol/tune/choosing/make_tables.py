@@ -162,9 +162,11 @@ def _places(rows: Sequence[Row]) -> list[Case]:
     """The cases that were measured, without dtype and math: those for any chunk before those of one."""
     found = {_place(row) for row in rows}
     found |= {replace(place, chunk=None) for place in found}
-    return sorted(
-        found, key=lambda place: (place.layout != "chunked", place.layout, place.chunk or 0, str(place.order))
-    )
+    return sorted(found, key=_rank)
+
+
+def _rank(place: Case) -> tuple[bool, str, int, str, str]:
+    return place.layout != "chunked", place.layout, place.chunk or 0, str(place.order), place.op
 
 
 def _place(row: Row) -> Case:

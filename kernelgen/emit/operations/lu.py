@@ -54,9 +54,8 @@ def _for_gpu(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     else:
         programs = programs_of(spec, straight=True, beside=int(problem.op == "gesv"))
         text = render("thread/lu/lu.cu.jinja", **variables, programs=programs, stage=stage)
-    launch = Launch(
-        threads, max(threads // (schedule.split or 1), 1), stage.shared_bytes(threads), schedule.cache or "shared"
-    )
+    shared, cache = stage.shared_bytes(threads), schedule.cache or "shared"
+    launch = Launch(threads, max(threads // (schedule.split or 1), 1), shared, cache, pdl=bool(schedule.pdl))
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 

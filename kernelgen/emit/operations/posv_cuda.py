@@ -54,11 +54,24 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule, *, repairs
 
 def _generate_split(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The source where several threads have a matrix."""
-    threads, problem = schedule.threads or WARP, spec.problem
-    split, piece = schedule.split or 1, PIECE_BYTES // ELEMENT_BYTES[problem.dtype]
-    text = render("thread/posv/split.cu.jinja", **variables_of(spec), entry=spec.name, piece=piece)
-    shared = RowsStage(problem, split).shared_bytes
-    launch = Launch(threads, threads // split, shared, schedule.cache or "l1", schedule.blocks, bool(schedule.pdl))
+    threads, problem, split = schedule.threads or WARP, spec.problem, schedule.split or 1
+    stage = RowsStage(problem, split, threads, spec.layout == "canonical")
+    text = render(
+        "thread/posv/split.cu.jinja",
+        **variables_of(spec),
+        entry=spec.name,
+        piece=stage.piece,
+        element_bytes=ELEMENT_BYTES[problem.dtype],
+        stage=stage,
+    )
+    launch = Launch(
+        threads,
+        threads // split,
+        stage.shared_bytes,
+        schedule.cache or "l1",
+        schedule.blocks,
+        bool(schedule.pdl),
+    )
     return cuda_source(text, spec.name, problem.dtype, problem.math, launch)
 
 

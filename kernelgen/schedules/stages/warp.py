@@ -82,3 +82,45 @@ class WarpImage:
         first -= 0 if self.lined else self.piece - 1
         places = (divmod(e % self.n**2, self.n) for e in range(max(first, 0), min(last, self.matrices * self.n**2)))
         return any(major >= minor if by_rows else major <= minor for major, minor in places)
+
+
+@dataclass(frozen=True)
+class CoveredRows:
+    """The stage of one triangle of order `n`, float32, whose rows come by the pieces of memory that they are in.
+
+    A row begins in its first piece wherever it does so in memory, and so do those below it: lines are as many
+    elements longer than whole pieces as rows are. Groups of eight rows share lines as in `WarpShape`.
+    """
+
+    n: int
+
+    @property
+    def side(self) -> int:
+        """Groups of eight rows."""
+        return -(-self.n // TILE)
+
+    @property
+    def folds(self) -> int:
+        """Groups that share their lines with another one."""
+        return -(-self.side // 2)
+
+    def pieces(self, group: int) -> int:
+        """Pieces of the longest row of a group, wherever it begins."""
+        return 2 * group + 3
+
+    @property
+    def line(self) -> int:
+        """Scalars from one row of a group to the next."""
+        return 4 * (self.pieces(0) + self.pieces(2 * self.folds - 1)) + self.n % 4
+
+    def group(self, number: int) -> int:
+        """Where the first row of a group begins, behind what is before it in a piece."""
+        if number < self.folds:
+            return TILE * self.line * number
+        partner = 2 * self.folds - 1 - number
+        return TILE * self.line * partner + 4 * self.pieces(partner)
+
+    @property
+    def scalars(self) -> int:
+        """Scalars of the stage."""
+        return TILE * self.folds * self.line + 4

@@ -149,6 +149,7 @@ def test_what_is_an_array_of_floats(form: Callable[[Array], Any]) -> None:
 
 MASKED = np.ma.array(B, mask=[[True, False], [False, False]])
 REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "SciPy's pair": ((L, True), B, TypeError, "^L: got SciPy's pair"),
     "integers": (L.astype(int), B, TypeError, r"^L: got dtype int64, .*convert with \.astype first"),
     "list of integers": (
         [[2, 0], [1, 2]],

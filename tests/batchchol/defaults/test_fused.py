@@ -17,7 +17,7 @@ from batchchol.defaults.rules.wholes import by_given_factors
 from kernelgen import MAX_N, Problem, SpecError
 from kernelgen.problem import MATHS
 
-FEW, SOME, MANY = BATCHES
+FEW, SOME, MANY, MOST = BATCHES
 ARRAYS, SMALL, LARGE = Layout.canonical(), Layout.chunked(4), Layout.chunked(32)
 
 
@@ -28,27 +28,31 @@ def asked(n: int, layout: Layout, batch: int, math: str = "ieee", dtype: str = "
 @pytest.mark.parametrize(
     ("n", "layout", "batch", "math", "chosen"),
     [
-        (19, ARRAYS, FEW, "ieee", "thread"),
+        (15, ARRAYS, FEW, "ieee", "thread"),
+        (16, ARRAYS, FEW, "ieee", "warp"),
+        (19, ARRAYS, SOME, "fast", "thread"),
         (20, LARGE, FEW, "ieee", "warp"),
         (31, ARRAYS, MANY, "ieee", "thread"),
-        (32, ARRAYS, MANY, "ieee", "block"),
+        (32, ARRAYS, MANY, "ieee", "thread"),
         (24, ARRAYS, SOME, "ieee", "thread"),
         (40, ARRAYS, SOME, "ieee", "block"),
         (40, ARRAYS, SOME, "fast", "warp"),
         (24, LARGE, SOME, "fast", "block"),
         (40, LARGE, FEW, "fast", "block"),
-        (33, ARRAYS, MANY, "ieee", "warp"),
+        (33, ARRAYS, MANY, "ieee", "thread"),
         (64, SMALL, MANY, "fast", "warp"),
         (64, SMALL, MANY, "ieee", "two"),
         (32, LARGE, FEW, "ieee", "warp"),
-        (32, ARRAYS, MANY, "fast", "warp"),
+        (32, ARRAYS, MANY, "fast", "thread"),
         (28, LARGE, MANY, "fast", "thread"),
-        (29, LARGE, MANY, "ieee", "block"),
+        (29, LARGE, MANY, "ieee", "thread"),
+        (33, LARGE, MANY, "ieee", "block"),
         (64, LARGE, MANY, "fast", "block"),
-        (48, ARRAYS, MANY, "ieee", "block"),
-        (48, ARRAYS, MANY, "fast", "warp"),
+        (48, ARRAYS, MANY, "ieee", "thread"),
+        (48, ARRAYS, MANY, "fast", "thread"),
         (128, ARRAYS, MANY, "fast", "warp"),
-        (64, ARRAYS, MANY, "ieee", "warp"),
+        (64, ARRAYS, MANY, "ieee", "thread"),
+        (65, ARRAYS, MANY, "ieee", "warp"),
         (128, SMALL, MANY, "fast", "strip"),
         (65, SMALL, MANY, "ieee", "strip"),
         (80, SMALL, SOME, "ieee", "warp"),
@@ -64,6 +68,15 @@ def test_who_factors_and_solves(n: int, layout: Layout, batch: int, math: str, c
     if chosen != "two":
         where: dict[str, Any] = {"layout": layout.kind, "order": layout.order, "chunk": layout.chunk, "batch": batch}
         assert default_spec(n, op="posv", math=math, target="cuda", arch="sm_90", **where).family == chosen
+
+
+def test_few_arrays_have_short_chains_and_small_blocks() -> None:
+    for n, few, update in ((16, True, "fma"), (64, True, "tensor"), (65, None, "tensor")):
+        found = default_choice(asked(n, ARRAYS, FEW)).spec.schedule
+        assert (getattr(found, "few", None), getattr(found, "update", None)) == (few, update)
+    assert getattr(default_choice(asked(16, SMALL, FEW)).spec.schedule, "few", None) is None
+    threads = {batch: default_choice(asked(8, ARRAYS, batch)).spec.schedule.threads for batch in BATCHES}
+    assert threads == {FEW: 32, SOME: 32, MANY: 128, MOST: 128}
 
 
 @pytest.mark.parametrize("math", MATHS)
@@ -83,7 +96,10 @@ def test_larger_arrays_of_float64_are_whole_on_the_chip(nrhs: int) -> None:
         found = of_several(request, nrhs)
         assert (found is None) == (nrhs <= 2)
         assert (
-            found or default_spec(n, op="posv", dtype="float64", layout="canonical", order="row", target="cuda")
+            found
+            or default_spec(
+                n, op="posv", dtype="float64", layout="canonical", order="row", target="cuda", batch=batch
+            )
         ).family == "whole"
     old = Request(Problem(64, "float64", op="posv"), "cuda", batch=MANY, arch="sm_75").on(ARRAYS)
     assert two_kernels(old, nrhs)
@@ -133,19 +149,21 @@ def test_few_packed_matrices_are_solved_by_tensor_cores(n: int) -> None:
 @pytest.mark.parametrize(("layout", "dtype"), [(LARGE, "float32"), (LARGE, "float64")], ids=str)
 def test_several_right_hand_sides_have_a_warp_each(layout: Layout, dtype: str) -> None:
     request = asked(32, layout, MANY, dtype=dtype)
-    assert of_several(request, SEVERAL - 1) is None
+    shared = of_several(request, SEVERAL - 1)
+    assert shared is not None
+    assert (shared.family, getattr(shared.schedule, "rhs", None)) == ("block", 2)
     assert of_several(asked(32, layout, FEW, dtype=dtype), SEVERAL) is None
     found = of_several(request, SEVERAL)
     assert found is not None
     assert getattr(found.schedule, "rhs", None) == 4
     assert not two_kernels(request, SEVERAL)
-    assert of_several(request, MANY_COLUMNS) is None
+    assert two_kernels(request, MANY_COLUMNS)
 
 
 @pytest.mark.parametrize(
     ("n", "nrhs", "dtype", "width"),
     [(4, 3, "float32", 4), (16, 8, "float32", 8), (23, MANY_COLUMNS, "float32", 8), (24, 8, "float32", 4),
-     (15, 8, "float64", 4), (3, 8, "float64", None), (28, 8, "float32", None), (16, 2, "float32", None)],
+     (15, 8, "float64", 4), (3, 8, "float64", None), (16, 2, "float32", None)],
     ids=str,
 )  # fmt: skip
 def test_threads_solve_for_as_many_right_hand_sides_as_they_have_registers_for(
@@ -187,3 +205,9 @@ def test_threads_share_rows_for_one_right_hand_side_alone(n: int, dtype: str, ma
         found = of_several(request, nrhs)
         assert two_kernels(request, nrhs) or (found is not None and not getattr(found.schedule, "split", None))
     assert default_choice(asked(n, LARGE, FEW, math, dtype=dtype)).spec != spec
+
+
+def test_threads_share_rows_of_small_orders_where_many_blocks_are_full() -> None:
+    for math in MATHS:
+        alone, shared = (default_choice(asked(24, LARGE, batch, math)).spec.schedule for batch in (MANY, 24_000))
+        assert (getattr(alone, "split", None), getattr(shared, "split", None)) == (None, 4)

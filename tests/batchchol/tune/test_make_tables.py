@@ -235,6 +235,13 @@ def test_entries_of_another_operation_leave_those_of_cholesky_and_its_layouts() 
     assert [entry.evidence[0].ns for case in (gesv, getrf) for entry in both.cases[case]] == [1, 2]
 
 
+def test_cases_are_in_the_same_order_in_every_run() -> None:
+    """Whatever the hashes of their names."""
+    ops = ("potrf", "getrs", "gesv", "gels", "getrf", "geqrf")
+    rows = [a_row(8, ThreadSchedule(1, "right", "full"), 1.0, op=op) for op in ops]
+    assert [case.op for case in table(rows, "sm_90").cases] == sorted(ops)
+
+
 def test_an_entry_says_what_it_took_and_what_the_next_best_would() -> None:
     rows = [a_row(8, thread(4), 1.024e-6), a_row(8, thread(8), 2.048e-6), a_row(8, thread(2), 1e-9, samples=5)]
     rows += [a_row(8, thread(4), 2.097152e-3, LARGE), a_row(8, SharedSchedule(2), 4.194304e-3, LARGE)]

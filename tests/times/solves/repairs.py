@@ -107,14 +107,16 @@ def both(first: Call, second: Call) -> None:
 
 
 def medians(backend: CudaBackend, calls: Mapping[str, list[Call]], rounds: int) -> Mapping[str, float]:
-    """Seconds a call of each way."""
+    """Seconds a call of each way, in random order: what runs before the first one is no matter."""
     ways = {way: cycle(each) for way, each in calls.items() if each}
     estimate = float(np.median(backend.seconds(calls["none"], samples=3)))
     count = min(max(round(2e-4 / estimate), 2), 20)
     taken: dict[str, list[float]] = {way: [] for way in ways}
+    rng = np.random.default_rng(0)
     for _ in range(rounds):
-        found = backend.in_turn([list(islice(ways[way], count)) for way in (*ways, *ways)])
-        for way, seconds in zip((*ways, *ways), found, strict=True):
+        order = ["none", *rng.permutation([*ways, *ways]).tolist()]
+        found = backend.in_turn([list(islice(ways[way], count)) for way in order])
+        for way, seconds in list(zip(order, found, strict=True))[1:]:
             taken[way].append(seconds)
     return {way: float(np.median(each)) for way, each in taken.items()}
 

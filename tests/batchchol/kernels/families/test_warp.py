@@ -269,6 +269,13 @@ def test_canonical_arrays_that_begin_anywhere(in_place: bool, n: int) -> None:
     check_arrays_that_begin_anywhere(spec)
 
 
+@pytest.mark.parametrize(("n", "warps"), [(17, 1), (18, 1), (27, 2), (87, 1)])
+def test_rows_that_begin_anywhere_come_by_pieces_of_memory(n: int, warps: int) -> None:
+    spec = warp_spec(n, warps=warps, teams=1, layout="canonical", order="row", in_place=n == 18)
+    assert "shift_of" in generate(spec).text
+    check_arrays_that_begin_anywhere(spec, batch=3)
+
+
 @pytest.mark.parametrize(
     "layout", [Layout.canonical(), Layout.interleaved(), *map(Layout.chunked, (32, 33))], ids=str
 )

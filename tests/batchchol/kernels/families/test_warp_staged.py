@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernelgen import KernelSpec, SpecError
-from kernelgen.schedules.stages.warp import WarpImage
+from kernelgen.schedules.stages.warp import CoveredRows, WarpImage
 
 from ....emulation.checks import CompiledTogether, check_arrays_that_begin_anywhere, check_kernel
 from ....kernel_runs import make_spec, run_kernel
@@ -80,3 +80,18 @@ def test_others_have_no_image(choices: dict[str, Any]) -> None:
 def test_an_image_that_is_too_large_is_refused() -> None:
     with pytest.raises(SpecError, match=r"^teams=8 .*n=90 is [\d,]+ bytes of shared memory, over"):
         staged(90, teams=8)
+
+
+@pytest.mark.parametrize("n", range(17, 129))
+def test_rows_that_come_by_pieces_do_not_overlap_wherever_they_begin(n: int) -> None:
+    """Each begins in a piece of the stage where it does so in one of memory, and has room for all of its pieces."""
+    covered = CoveredRows(n)
+    for shift in range(4):
+        places: list[int] = []
+        for i in range(8 * covered.side):
+            start = shift + i % 8 * covered.line + covered.group(i // 8)
+            assert (start - shift - i * n) % 4 == 0
+            places += range(start // 4, start // 4 + covered.pieces(i // 8))
+            assert 4 * covered.pieces(i // 8) >= start % 4 + i + 1
+        assert len(set(places)) == len(places)
+        assert 4 * max(places) + 4 <= covered.scalars

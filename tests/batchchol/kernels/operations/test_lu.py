@@ -225,6 +225,20 @@ def test_what_cannot_be_built_says_what_can(dtype: str) -> None:
             lu_spec("getrf", **{"n": 5, "dtype": dtype} | choices)
 
 
+@pytest.mark.parametrize(
+    "spec", [ON_GPUS[0], BY_ROWS[0], BY_COLUMNS[0], STAGED[0], BY_PANELS[0]], ids=lambda each: each.name
+)
+def test_what_is_launched_early_waits_before_it_reads_or_writes(spec: KernelSpec) -> None:
+    """What is ahead of it on the stream may still be writing its matrices, or reading what it overwrites."""
+    early = generate(replace(spec, schedule=replace(spec.schedule, pdl=True)))
+    body = early.text.split('extern "C"')[-1].split("{", 1)[1]
+    before = body.split("wait_for_predecessors();")[0]
+    assert early.launch is not None
+    assert early.launch.pdl
+    assert before != body
+    assert not re.search(r"\b(a|b|x|lu|pivots|info)( \+|\[)", before)
+
+
 def test_only_warps_that_have_columns_take_turns() -> None:
     stage = WarpsStage(Problem(100, "float32", op="gesv"), 256)
     assert (stage.warps, stage.turns) == (8, 7)

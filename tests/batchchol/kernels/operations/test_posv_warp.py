@@ -40,6 +40,11 @@ CASES: Mapping[str, tuple[KernelSpec, int | None]] = {
     "several at a time": (canonical(33, matrices=2, rhs=2, math="ieee"), None),
     "several, chunks": (warp_posv(25, matrices=4, teams=1, stride=4, rhs=8, math="fast"), 4),
     "several, by lines": (warp_posv(62, stride=2, rhs=8, math="ieee"), 2),
+    "few": (canonical(33, math="ieee", teams=4, pdl=True, few=True), None),
+    "few, two to a warp": (canonical(26, matrices=2, math="fast", update="fma", unroll="full", few=True), None),
+    "few, four to a warp": (canonical(16, matrices=4, math="fast", few=True), None),
+    "few, two warps": (warp_posv(70, warps=2, math="ieee", few=True), 4),
+    "few, several at a time": (canonical(17, matrices=2, rhs=2, math="fast", few=True), None),
     "interleaved": (warp_posv(15, layout="interleaved", order="row", matrices=2, math="fast"), None),
 }
 every_case = pytest.mark.parametrize("case", CASES)
@@ -84,6 +89,18 @@ def test_a_solution_depends_on_nothing_but_its_own_matrix(case: str) -> None:
         assert run(case, a[-few:], b[-few:, :, :1].copy())[0].tobytes() == x[-few:].tobytes()
 
 
+@pytest.mark.parametrize("case", ["few", "few, two to a warp"])
+@pytest.mark.parametrize("scale", [2.0**-90, 2.0**90])
+def test_determinants_of_two_columns_that_no_float_holds(case: str, scale: float) -> None:
+    spec = CASES[case][0]
+    n = spec.problem.n
+    a, b = system(n)
+    scaled = (a * scale).astype(np.float32)
+    x, info = run(case, scaled, b[..., :1].copy())
+    assert not info.any()
+    assert ratios(scaled, b[..., :1], x).max() <= ratio_bound(n, spec.problem.math)
+
+
 MUTANTS: Mapping[str, tuple[str, str, str]] = {
     "a product left out of the forward solve": ("arrays", r"sum -= x\[slot\]\[p\] \* y\[p\];", r"if (p) \g<0>"),
     "a product left out of the backward solve": ("arrays", r"sum -= l\[slot\]\[i\] \* x\[i\];", r"if (i) \g<0>"),
@@ -94,6 +111,8 @@ MUTANTS: Mapping[str, tuple[str, str, str]] = {
         r"__syncwarp\(\);\n        read_row\(x, own \+ SOLUTION",
         "read_row(x, own + SOLUTION",
     ),
+    "rows of another panel handed round": ("few", r"own_rows\[turn\], 8 \* k", "own_rows[turn], 8 * (k ^ 1)"),
+    "a second column without the first one's part": ("few", r"x\[p \+ 1\] - x\[p\] \* \S+ \+ 1\]\[p\]", "x[p + 1]"),
     "rows past the end that are no numbers": (
         "arrays",
         r"own\[COLUMN \+ i\] = 0",
