@@ -78,7 +78,7 @@ class ThreadSchedule(BaseSchedule):
     few lanes of a warp have whole columns, and show them by shuffles; if `staged`, threads may have parts of
     columns, which they show in shared memory, as many threads and those of other operations do in any case; whole
     warps have a matrix in shared memory then, and a panel of reflectors at a time in registers. Kernels that factor
-    and solve at once may `split` arrays, and packed matrices of chunks of 32 or multiples: each of k threads has
+    and solve at once may `split` arrays, and packed matrices of chunks of 16, 32 or multiples: each of k threads has
     every k-th row in registers, one right-hand side at a time, and `blocks` of a multiprocessor go on to further
     ones; 16 threads of arrays are a grid, each with every fourth row of every fourth column.
     """
@@ -265,12 +265,13 @@ def _check_split(schedule: ThreadSchedule, problem: Problem, layout: str) -> Non
     if layout == "canonical":
         require(threads == WARP, "threads", threads, f"a block is one warp, use {WARP}")
     else:
-        works = f"blocks have {WARP} matrices, of chunks of as many or more, use threads={WARP * split}"
-        require(threads == WARP * split, "threads", threads, works)
-        require(schedule.stride is not None and schedule.stride % WARP == 0, "stride", schedule.stride, works)
+        works = f"blocks have {WARP} matrices of a chunk, or half as many, use threads={WARP * split}"
+        require(threads in (WARP * split, WARP // 2 * split), "threads", threads, works)
+        whole = schedule.stride is not None and schedule.stride % (threads // split) == 0
+        require(whole, "stride", schedule.stride, works)
     works = "blocks go on to further matrices, use as many as a multiprocessor has room for"
     require(schedule.blocks is not None, "blocks", schedule.blocks, works)
-    stage = RowsStage(problem, split, layout == "canonical")
+    stage = RowsStage(problem, split, threads, layout == "canonical")
     check_rows(stage)
     require(
         (schedule.blocks or 1) <= stage.blocks,

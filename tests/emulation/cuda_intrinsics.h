@@ -230,6 +230,8 @@ inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 inline int __float_as_int(float x) { return cuda_emulation::bits<int>(x); }
 inline unsigned __float_as_uint(float x) { return cuda_emulation::bits<unsigned>(x); }
 inline int __double2hiint(double x) { return int(cuda_emulation::bits<uint64_t>(x) >> 32); }
+inline int __double2loint(double x) { return int(uint32_t(cuda_emulation::bits<uint64_t>(x))); }
+inline double __hiloint2double(int high, int low) { return cuda_emulation::bits<double>(uint64_t(uint32_t(high)) << 32 | uint32_t(low)); }
 inline float __int_as_float(int x) { return cuda_emulation::bits<float>(x); }
 inline float __uint_as_float(unsigned x) { return cuda_emulation::bits<float>(x); }
 inline long long __double_as_longlong(double x) { return cuda_emulation::bits<long long>(x); }

@@ -159,7 +159,7 @@ INLINE void write_row(scalar *panel, const vec x[8], const int place)
     }
 }
 
-/* A factor of a diagonal tile: d below the diagonal, the roots of the pivots and their reciprocals. Every thread of a
+/* A factor of a diagonal tile: d below the diagonal, and the pivots' reciprocals. Every thread of a
  * matrix has the same: to hand it round would take longer. */
 struct Diagonal {
     vec d[8][8], reciprocal[8];
@@ -355,16 +355,6 @@ INLINE void fill_stage(scalar *stage, const scalar *a, const long long exist, co
     }
 }
 
-/* In one instruction: left to the compiler, it became four, for then both ways of writing below are one. */
-INLINE void store_piece(scalar *to, const Piece four)
-{
-#ifdef __CUDA_ARCH__
-    asm volatile("st.global.v4.f32 [%0], { %1, %2, %3, %4 };" : : "l"(__cvta_generic_to_global(to)), "f"(four.at[0]), "f"(four.at[1]), "f"(four.at[2]), "f"(four.at[3]) : "memory");
-#else
-    *(Piece *)to = four;
-#endif
-}
-
 /* A row of a panel goes back to where it came from. */
 INLINE void put_back(scalar *to, const vec x[8])
 {
@@ -380,25 +370,24 @@ INLINE void write_group(scalar *l, const scalar *stage, const int k, const int t
 {
     const scalar *const from = stage + stage_row(8 * k);
     scalar *const to = l + 8 * k * N;
-    enum { ACROSS = N / 4 };
-    const bool by_pieces = (unsigned long long)l % sizeof(Piece) == 0;
+    const int warp = thread / 32, lane = thread % 32;
 #pragma unroll
-    for (int turn = 0; turn < 8 * ACROSS; turn += 32) {
-        const int e = turn + thread, row = e / ACROSS, column = e % ACROSS * 4;
-        if (e >= 8 * ACROSS || 8 * k + row >= N)
-            continue;
-        Piece four = {};
-        if (column <= 8 * k + row)
-            four = piece(from + row * LINE + column);
+    for (int first = 0; first < 8; first += 4 * 1) {
+        const int begin = first + 4 * warp;
 #pragma unroll
-        for (int p = 1; p < 4; ++p)
-            four.at[p] = column + p <= 8 * k + row ? four.at[p] : 0;
-        if (by_pieces)
-            store_piece(to + row * N + column, four);
-        else
+        for (int turn = 0; turn < N; turn += 32) {
+            scalar x[4];
 #pragma unroll
-            for (int p = 0; p < 4; ++p)
-                store(to + (row * N + column + p), four.at[p]);
+            for (int r = 0; r < 4; ++r) {
+                x[r] = 0;
+                if (turn + lane <= 8 * k + begin + r)
+                    x[r] = from[(begin + r) * LINE + turn + lane];
+            }
+#pragma unroll
+            for (int r = 0; r < 4; ++r)
+                if (turn + lane < N && 8 * k + begin + r < N)
+                    store(to + ((begin + r) * N + turn + lane), x[r]);
+        }
     }
 }
 

@@ -149,7 +149,7 @@ INLINE void write_row(scalar *panel, const vec x[8], const int place)
     }
 }
 
-/* A factor of a diagonal tile: d below the diagonal, the roots of the pivots and their reciprocals. Every thread of a
+/* A factor of a diagonal tile: d below the diagonal, and the pivots' reciprocals. Every thread of a
  * matrix has the same: to hand it round would take longer. */
 struct Diagonal {
     vec d[8][8], reciprocal[8];

@@ -499,8 +499,7 @@ INLINE void update(vec c[GROUP][2][4], const scalar *left, const scalar *right, 
     }
 }
 
-/* Takes from a tile's second half the product of its first one, `left`, and the last rows of the diagonal tile's: all four
- * products of heads and tails. */
+/* Takes from a tile's second half the product of its first one, `left`, and the last rows of the diagonal tile's. */
 INLINE void update_half(vec c[GROUP][2][4], const scalar *left, const scalar *diagonal)
 {
     const int lane = own_lane();
@@ -515,7 +514,7 @@ INLINE void update_half(vec c[GROUP][2][4], const scalar *left, const scalar *di
         split(y[m], t[m], 2);
     }
 #pragma unroll
-    for (int product = 0; product < 4; ++product)
+    for (int product = 1; product < 4; ++product)
 #pragma unroll
         for (int m = 0; m < GROUP; ++m)
             multiply_add(c[m][1], product < 2 ? s[m] : x[m], product % 2 ? y[m] : t[m]);

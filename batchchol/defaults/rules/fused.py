@@ -54,11 +54,20 @@ TEAMS_OF_SOME = ((32, (2, 4, 3)), (ONE_WARP, (1, 2, 8)))
 TEAMS = ((32, (4, 2, 6)), (48, (2, 2, 6)), (64, (2, 2, 4)))
 # From this order on few are updated by tensor cores in "ieee" too.
 FEW_BY_TENSOR_FROM = 29
-# Orders of few arrays whose warps have a short chain of instructions, the first of them without tensor cores: 1,024
-# of n = 16 take 2.4 us by them, 4.2 by threads, of 32 5.5 and 6.6, of 64 12.6 and 15.0
-# (datasets/solves/posv_chain_h200.csv).
-SHORT_CHAIN, SHORT_BY_TENSOR_FROM = range(16, 65), 17
-TEAMS_OF_SHORT = ((32, (2, 4, 1)), (64, (1, 2, 1)))
+# Few matrices whose warps have a short chain of instructions: batches, whether in small chunks, the first order;
+# and up to which one matrices, teams and blocks as above, and loops. 1,024 arrays of n = 16 take 2.4 us by them,
+# 4.2 by threads, of 32 5.4 and 6.6, of 64 12.6 and 15.0, chunks of two of n = 32 5.7 and 6.5; 4,096 arrays of n =
+# 24 8.3 and 10.6 in "ieee" (datasets/solves/posv_chain_h200.csv). The smallest orders are updated without tensor
+# cores.
+Chains = tuple[tuple[int, tuple[int, int, int], str], ...]
+SHORT_CHAINS: Mapping[tuple[int, bool], tuple[int, Chains]] = MappingProxyType(
+    {
+        (FEW, False): (16, ((24, (2, 4, 1), "full"), (32, (2, 4, 1), "tiles"), (64, (1, 2, 1), "full"))),
+        (FEW, True): (20, ((32, (2, 4, 1), "tiles"), (64, (1, 8, 1), "tiles"))),
+        (SOME, False): (24, ((32, (4, 2, 2), "tiles"),)),
+    }
+)
+SHORT_BY_TENSOR_FROM = 17
 # Threads of a block of few arrays of the smallest orders, in place of 128: more multiprocessors have one. 2.1 us at
 # n = 8 in place of 2.3.
 THREADS_OF_FEW = 32
@@ -180,7 +189,7 @@ def shared_by_several(
     """
     if rows and size > SOME and (found := by_rows(plain, chunk, arch, size)):
         return found
-    if rows and size == FEW and (found := _by_short_chains(plain, arch)):
+    if rows and (found := _by_short_chains(plain, chunk, arch, size)):
         return found
     strips = by_strips(plain, chunk, arch) if size > SOME else None
     other = by_blocks(plain, chunk, arch, batch=size) or strips or by_warps(plain, chunk, arch, size)
@@ -212,15 +221,20 @@ def by_warps(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) 
     return found if runs_on(found, arch, FITTED) else None
 
 
-def _by_short_chains(plain: KernelSpec, arch: str | None) -> KernelSpec | None:
-    """The kernel of few arrays whose warps take registers for a short chain of instructions."""
-    n = plain.problem.n
-    if plain.layout != "canonical" or n not in SHORT_CHAIN:
+def _by_short_chains(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -> KernelSpec | None:
+    """The kernel of few matrices whose warps take registers for a short chain of instructions."""
+    n, packed = plain.problem.n, plain.layout != "canonical"
+    if packed and (plain.layout == "interleaved" or chunk is None or chunk not in range(2, CHUNK_OF_WARPS + 1)):
         return None
-    matrices, teams, blocks = _teams(n, None, TEAMS_OF_SHORT)
-    update, pdl = "tensor" if n >= SHORT_BY_TENSOR_FROM else "fma", has_pdl(arch) or None
+    first, chains = SHORT_CHAINS.get((size, packed), (0, ()))
+    chain = next((each for each in chains if first <= n <= each[0]), None)
+    if chain is None:
+        return None
+    _, (matrices, teams, blocks), unroll = chain
+    update, stride = "tensor" if n >= SHORT_BY_TENSOR_FROM else "fma", chunk if packed else None
+    how = WarpSchedule(matrices, 1, teams, update=update, unroll=unroll, blocks=blocks, stride=stride, few=True)
     with suppress(SpecError):
-        schedule = WarpSchedule(matrices, 1, teams, update=update, unroll="full", blocks=blocks, few=True, pdl=pdl)
+        schedule = replace(how, pdl=has_pdl(arch) or None)
         found = replace(plain, schedule=schedule)
         return found if runs_on(found, arch, FITTED) else None
     return None

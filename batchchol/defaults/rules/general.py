@@ -25,6 +25,9 @@ STAGED: Mapping[tuple[str, bool], range] = MappingProxyType({("float64", False):
 # solves by float32 n = 10 39 µs, by a thread in shared memory 44, in registers 49, n = 14 65 and 109; of float64
 # n = 8 38 and 47; factors 44 and 57: datasets/sweeps/lu_h200.csv.)
 SHARED_ROWS = MappingProxyType({"float32": 10, "float64": 8})
+# ... and of packed ones, in chunks of as many as a warp has then. (131,072 of n = 12 solved in 38 µs, by a thread 45,
+# of 14 in 62 and 66; of 13 57 and 54, factors of 12 50 and 50, of 14 81 and 70: datasets/sweeps/lu_h200.csv.)
+PACKED_ROWS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType({("gesv", "float32"): (12, 14)})
 # Of a GPU's block, where matrices are split over threads: warps read neighbours in memory at about the same time.
 SPLIT_THREADS = 128
 # Blocks of a multiprocessor that has eight threads to a float32 array, by the registers of a thread's rows: the
@@ -90,19 +93,19 @@ ROOMY, RESIDENT = range(121, 145), 11
 def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes: bool = True) -> KernelSpec:
     """The kernel of `plain`'s problem; of a GPU, for this chunk alone, whose offsets are constants then.
 
-    Those of QR factorizations are launched early where the GPU can do that. Unless `by_lanes` none of lanes with
+    It is launched early where the GPU can do that. Unless `by_lanes` none of lanes with
     whole columns is taken: such factor anew for every few right-hand sides.
     """
     gpu, problem, canonical = TARGETS[plain.target].gpu, plain.problem, plain.layout == "canonical"
     stride = chunk if gpu and plain.layout == "chunked" and chunk in range(2, MAX_CHUNK + 1) else None
-    if gpu and (panels := _by_panels(plain, stride)) is not None and runs_on(panels, arch, FITTED):
+    if gpu and (panels := _by_panels(plain, stride, arch)) is not None and runs_on(panels, arch, FITTED):
         return panels
     if gpu and (panels := _by_reflectors(plain, stride, arch)) is not None:
         return panels
     straight = problem.n <= STRAIGHT_LINE and general_operations(problem) <= FULL_UNROLL_BUDGET
     staged = gpu and problem.op == "gesv" and problem.n in STAGED.get((problem.dtype, canonical), ())
     lanes = _by_lanes(problem, plain.layout, plain.order) if gpu and by_lanes else None
-    split = lanes or (_least_split(problem, canonical=canonical) if gpu and not staged else None)
+    split = lanes or (_least_split(problem, None if canonical else stride or 0) if gpu and not staged else None)
     # Lanes have whole columns unless it is said that columns are shown in shared memory.
     staged = staged or (gpu and split is not None and lanes is None and has_whole_columns(problem, split))
     schedule = ThreadSchedule(
@@ -114,7 +117,7 @@ def general(plain: KernelSpec, chunk: int | None, arch: str | None, *, by_lanes:
         threads=_threads(problem, split, plain.layout) if gpu else None,
         blocks=(_lane_blocks(problem, lanes) if lanes else _blocks(problem, split, plain.layout)) if gpu else None,
         stride=stride,
-        pdl=(gpu and problem.operation.rectangular and has_pdl(arch)) or None,
+        pdl=(gpu and has_pdl(arch)) or None,
     )
     return replace(plain, schedule=schedule)
 
@@ -128,16 +131,22 @@ def general_layout(problem: Problem) -> Layout | None:
         return None
     if problem.n >= PANELS_FROM[problem.dtype]:
         members = PANEL_THREADS // _panel_threads(problem)
-    elif split := _least_split(problem, canonical=False):
+    elif split := _least_split(problem, WARP // SPLITS[0]):
         members = WARP // split
     else:
         return None
     return Layout.chunked(max(members, 2), "row")
 
 
-def _least_split(problem: Problem, *, canonical: bool) -> int | None:
-    """The threads to a matrix, None for one: the fewest that have registers for it, of some arrays more."""
-    shares = canonical and problem.op in ("getrf", "gesv") and problem.n >= SHARED_ROWS[problem.dtype]
+def _least_split(problem: Problem, chunk: int | None) -> int | None:
+    """The threads to a matrix, None for one: the fewest that have registers for it, of some arrays more.
+
+    So do packed matrices in chunks of as many as a warp has then; `chunk` is None for arrays.
+    """
+    if chunk is None:
+        shares = problem.op in ("getrf", "gesv") and problem.n >= SHARED_ROWS[problem.dtype]
+    else:
+        shares = chunk == WARP // SPLITS[0] and problem.n in PACKED_ROWS.get((problem.op, problem.dtype), ())
     return least_split(problem) or (SPLITS[0] if shares else None)
 
 
@@ -151,15 +160,15 @@ def of_many_columns(spec: KernelSpec, arch: str | None) -> KernelSpec:
     return general(spec, schedule.stride, arch, by_lanes=False)
 
 
-def _by_panels(plain: KernelSpec, stride: int | None) -> KernelSpec | None:
+def _by_panels(plain: KernelSpec, stride: int | None, arch: str | None) -> KernelSpec | None:
     """The kernel that has larger matrices in shared memory, None of others."""
     problem = plain.problem
     if problem.operation.rectangular or problem.n < PANELS_FROM[problem.dtype]:
         return None
     split = _panel_threads(problem)
     threads = max(split, PANEL_THREADS)
-    looking = str(problem.operation.fixed["looking"])
-    schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride)
+    looking, pdl = str(problem.operation.fixed["looking"]), has_pdl(arch) or None
+    schedule = ThreadSchedule(1, looking, "full", staged=True, split=split, threads=threads, stride=stride, pdl=pdl)
     return replace(plain, schedule=schedule)
 
 

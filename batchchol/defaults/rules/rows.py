@@ -17,11 +17,11 @@ from kernelgen.gpu import WARP
 
 # The GPU that the rule is for.
 FITTED = "sm_90"
-# Orders, the threads of a matrix, blocks of a multiprocessor, and from how many packed matrices on. In float32 16,384
-# of the smaller orders fill the GPU once and a third: n = 26 takes 16.9 us, by a thread to each 14.3; 24,576 of
-# n = 28 take 20.2 and 29.1.
+# Orders, the threads of a matrix, blocks of a multiprocessor that have 32 packed matrices each, and from how many
+# matrices on: 16,384 of n = 24 are not faster than by a thread to each. Chunks of 16, which float64 has, go to twice
+# as many blocks of half as many.
 Orders = Sequence[tuple[range, int, int, int]]
-SINGLE: Orders = ((range(24, 25), 4, 3, 32_768), (range(25, 29), 4, 2, 32_768), (range(29, 33), 4, 2, 16_384))
+SINGLE: Orders = ((range(24, 25), 4, 3, 32_768), (range(25, 33), 4, 2, 16_384))
 DOUBLE: Orders = ((range(19, 21), 4, 3, 16_384), (range(21, 25), 4, 2, 16_384), (range(31, 33), 8, 1, 16_384))
 ROWS: Mapping[str, Orders] = MappingProxyType({"float32": SINGLE, "float64": DOUBLE})
 
@@ -41,24 +41,32 @@ def by_rows(plain: KernelSpec, chunk: int | None, arch: str | None, size: int) -
     """The kernel of `plain`'s problem for one right-hand side of `size` matrices, if it is the better choice."""
     if plain.problem.op != "posv" or not (found := _shared(plain, chunk, size)):
         return None
-    split, blocks = found
-    packed, pdl = plain.layout != "canonical", has_pdl(arch) or None
-    where: dict[str, Any] = {"threads": WARP * split if packed else WARP, "stride": chunk if packed else None}
+    matrices, split, blocks = found
+    threads, stride = (WARP, None) if plain.layout == "canonical" else (matrices * split, chunk)
+    choices: dict[str, Any] = {"split": split, "threads": threads, "stride": stride, "blocks": blocks}
     with suppress(SpecError):
-        schedule = ThreadSchedule(1, unroll="full", staged=True, rhs=1, split=split, blocks=blocks, pdl=pdl, **where)
+        schedule = ThreadSchedule(1, unroll="full", staged=True, rhs=1, pdl=has_pdl(arch) or None, **choices)
         spec = replace(plain, schedule=schedule)
         return spec if runs_on(spec, arch, FITTED) else None
     return None
 
 
-def _shared(plain: KernelSpec, chunk: int | None, size: int) -> tuple[int, int] | None:
-    """Threads of a matrix, and blocks of a multiprocessor, if threads share the rows of these matrices."""
+def _shared(plain: KernelSpec, chunk: int | None, size: int) -> tuple[int, int, int] | None:
+    """Matrices of a block, their threads, and blocks of a multiprocessor, if threads share these matrices' rows."""
     n, dtype = plain.problem.n, plain.problem.dtype
     if plain.layout == "canonical":
         rows = (plain.order == "row") == (plain.problem.uplo == "lower")
-        known = OF_ARRAYS[dtype] if rows else ()
+        matrices, known = WARP, OF_ARRAYS[dtype] if rows else ()
     else:
-        packed = plain.layout == "chunked" and chunk is not None and chunk % WARP == 0
-        known = ROWS[dtype] if packed else ()
+        matrices = _together(plain, chunk)
+        known = ROWS[dtype] if matrices else ()
     chosen = (each for each in known if n in each[0] and size >= each[3])
-    return next(((split, blocks) for _, split, blocks, _ in chosen), None)
+    return next(((matrices, split, blocks * WARP // matrices) for _, split, blocks, _ in chosen), None)
+
+
+def _together(plain: KernelSpec, chunk: int | None) -> int:
+    """Packed matrices of a block, or 0."""
+    if plain.layout != "chunked" or chunk is None:
+        return 0
+    half = WARP // 2 if plain.problem.dtype == "float64" else WARP
+    return WARP if chunk % WARP == 0 else half if chunk % half == 0 else 0

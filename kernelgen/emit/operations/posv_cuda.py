@@ -55,7 +55,7 @@ def generate_posv_for_gpu(spec: KernelSpec, schedule: ThreadSchedule, *, repairs
 def _generate_split(spec: KernelSpec, schedule: ThreadSchedule) -> KernelSource:
     """The source where several threads have a matrix."""
     threads, problem, split = schedule.threads or WARP, spec.problem, schedule.split or 1
-    stage = RowsStage(problem, split, spec.layout == "canonical")
+    stage = RowsStage(problem, split, threads, spec.layout == "canonical")
     text = render(
         "thread/posv/split.cu.jinja",
         **variables_of(spec),

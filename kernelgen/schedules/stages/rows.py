@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, RESERVED_BYTES, WARP
+from kernelgen.gpu import BANKS_BYTES, MAX_SHARED_BYTES, PIECE_BYTES, RESERVED_BYTES
 from kernelgen.problem import Problem
 from kernelgen.refusals import require
 from kernelgen.targets import ELEMENT_BYTES
@@ -21,11 +21,12 @@ MAX_REGISTERS = 180
 class RowsStage:
     """What threads have in shared memory and in registers where `split` of them have a matrix.
 
-    A block has as many packed matrices as a warp has threads, or arrays of one warp.
+    A block of so many threads has packed matrices, or arrays of one warp.
     """
 
     problem: Problem
     split: int
+    threads: int
     canonical: bool = False
 
     @property
@@ -58,7 +59,7 @@ class RowsStage:
     @property
     def matrices(self) -> int:
         """Matrices of a block."""
-        return WARP // self.split if self.canonical else WARP
+        return self.threads // self.split
 
     @property
     def piece(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from batchchol.defaults.lookup import default_choice, default_layout
 from batchchol.defaults.request import Request
-from batchchol.defaults.rules.general import of_many_columns
+from batchchol.defaults.rules.general import general, of_many_columns
 from kernelgen import KernelSpec, Layout, Problem, ThreadSchedule
 from kernelgen.schedules.stages.lanes import LaneStage
 from kernelgen.schedules.stages.panels import PanelStage
@@ -39,6 +39,15 @@ def test_many_right_hand_sides_are_not_for_lanes() -> None:
     assert not isinstance(stage_of(many), LaneStage)
     for other in (chosen("gels", 8), chosen("gels", 100), many):
         assert of_many_columns(other, "sm_90") is other
+
+
+@pytest.mark.parametrize("op", ["getrf", "getrs", "gesv"])
+def test_kernels_of_lu_are_launched_early_where_that_can_be(op: str) -> None:
+    for n in (4, 12, 24, 64, 128):
+        for layout in (ROWS, PACKED, Layout.canonical("col")):
+            assert chosen(op, n, layout).schedule.pdl
+            plain = KernelSpec(Problem(n, op=op), layout.kind, layout.order, chosen(op, n, layout).schedule, "cuda")
+            assert not general(plain, layout.chunk, "sm_86").schedule.pdl
 
 
 def test_large_matrices_have_panels_of_reflectors_where_there_is_room() -> None:
@@ -79,6 +88,9 @@ def test_a_chunk_of_packed_matrices_is_what_a_warp_shares(n: int, dtype: str, ch
 
 
 def test_matrices_of_a_thread_each_are_packed_as_for_cholesky() -> None:
-    for n, op in ((8, "gesv"), (32, "geqrf")):
+    # At n = 12 four threads solve faster, and factor no faster.
+    assert default_layout(12, target="cuda", arch="sm_90", op="gesv") == Layout.chunked(8, "row")
+    assert chosen("gesv", 12, Layout.chunked(8, "row")).schedule.split == 4
+    for n, op in ((8, "gesv"), (12, "getrf"), (32, "geqrf")):
         usual = default_layout(n, target="cuda", arch="sm_90")
         assert default_layout(n, target="cuda", arch="sm_90", op=op) == usual

@@ -19,7 +19,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "shared": {"family": "shared", "nb": 1, "matrices": 32},
     "block": {"family": "block", "nb": 4, "lanes": 32},
     "warp": {"family": "warp", "matrices": 4},
-    "strip": {"family": "strip", "warps": 1, "stride": 4},
 }
 COUNT = {"emulated": 1 << 12, "real": 1 << 22}
 
@@ -47,7 +46,7 @@ def test_how_roots_and_reciprocals_are_rounded(cuda: Backend, schedule: str, req
     found, _ = columns(cuda, schedule, d)
     root = np.sqrt(d)
     assert np.array_equal(found[:, 0], root)
-    if schedule in ("warp", "strip"):
+    if schedule == "warp":
         # On a GPU they take it from an estimate of 1 / sqrt(d), emulated from the rounded root.
         exact = 1 / np.sqrt(d.astype(np.float64))
         ulps = np.abs(found[:, 1] - exact) / np.spacing(exact.astype(np.float32))

@@ -27,6 +27,7 @@ def spec_of(n: int, split: int, **choices: Any) -> KernelSpec:
 SPECS = (
     spec_of(8, 2, math="fast", pdl=True),
     spec_of(9, 4, uplo="upper", stride=64),
+    spec_of(16, 8, order="row", dtype="float64", stride=16, threads=128),
     spec_of(13, 2, order="row", dtype="float64"),
     spec_of(11, 8, math="fast", order="row", uplo="upper", dtype="float64"),
     spec_of(12, 4, layout="canonical", order="row", pdl=True),
@@ -75,7 +76,7 @@ def test_repair_is_a_kernel_of_its_own() -> None:
     [
         ({"split": 6}, "split=6"),
         ({"split": 16}, "a grid of threads has arrays"),
-        ({"threads": 32}, "use threads=64"),
+        ({"threads": 16}, "use threads=64"),
         ({"threads": 64, "layout": "canonical"}, "a block is one warp"),
         ({"layout": "interleaved", "stride": None}, "split=2"),
         ({"stride": 16}, "stride=16"),
