@@ -35,6 +35,7 @@ def test_the_shipped_table_of_the_h200_is_what_its_data_say() -> None:
         "arrays_staged_h200",
         "arrays_rows_h200",
         "packed_tensor_h200",
+        "cut_ieee_h200",
     ):
         for row in read_correct(data(name)):
             (single if row.spec.problem.dtype == "float32" else double).append(row)
