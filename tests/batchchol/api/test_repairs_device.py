@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batchchol import Layout, RepairedCholesky, RepairedSolution, cholesky, cholesky_ex, default_spec, solve, solve_ex
+from batchchol import Layout, RepairedCholesky, RepairedSolution, cholesky, cholesky_ex, solve, solve_ex
 from batchchol.backends import Backend
 from batchchol.backends.cuda.batches.batch import DeviceBatch
 from batchchol.backends.cuda.launching import functions
 from batchchol.errors import CompilerNotFound
 from batchchol.operations.posv import ratio_bound, ratios
+from kernelgen import KernelSpec, Problem, ThreadSchedule
 
 from ...fakes.pycuda import FakeGpu
 from ..backends.cuda.test_batches import on_device
@@ -163,9 +164,9 @@ def test_tiles_and_several_columns_in_place(cuda: Backend, spd: Spd) -> None:
     a = np.concatenate([batch_of(spd, 30, "float32", scale=1e5)] * 3)
     b, multiple = columns(42, 30, 3), 1e-3
     mine = on_device(b)
-    # Few matrices are of warps, which do not repair them themselves.
-    where: dict[str, Any] = {"layout": "canonical", "order": "row", "batch": 16_384, "arch": "sm_90"}
-    spec = default_spec(30, op="posv", target="cuda", **where)
+    # The kernel that repairs them itself: the default is of threads that share rows, which do not.
+    schedule = ThreadSchedule(8, unroll="tiles", staged=True, rhs=1, threads=32, pdl=True)
+    spec = KernelSpec(Problem(30, op="posv"), "canonical", "row", schedule, "cuda")
     given = {"spec": spec, "jitter": multiple, "out": mine}
     info, added = (cuda.host(each) for each in solve_ex(on_device(a), mine, **given)[1:])
     expected = solve_ex(a, b, jitter=multiple)

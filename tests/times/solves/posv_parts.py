@@ -1,4 +1,4 @@
-"""What the default kernels of `posv` take without parts of their work, and `potrf` without its writes, on a GPU.
+"""What kernels of `posv` take without parts of their work, and `potrf` without its writes, on a GPU.
 
     python -m tests.times.solves.posv_parts [--out datasets/solves/posv_parts_h200.csv]
     python -m tests.times.solves.posv_parts --build 8
@@ -25,6 +25,7 @@ import numpy as np
 from batchchol import default_spec, get_backend
 from batchchol.artifacts.cuda_modules import build_all
 from batchchol.defaults.request import Request
+from batchchol.defaults.rules.fused import by_warps
 from batchchol.defaults.rules.pipelines import by_blocks
 from batchchol.measure.provenance import about
 from batchchol.measure.solves import info_of, rotating_buffers
@@ -87,12 +88,13 @@ class Case(NamedTuple):
 
     @property
     def spec(self) -> KernelSpec:
-        """The default's kernel; of chunks of 32 that of blocks."""
+        """The kernel of blocks, or of warps, where threads that share rows may be the default; of `potrf` that."""
         layout = self.layout
+        plain = Request(Problem(self.n, op=self.op, math=self.math), "cuda", batch=BATCH, arch=ARCH).on(layout).plain
         if self.parts is BLOCKS:
-            problem = Problem(self.n, op=self.op, math=self.math)
-            plain = Request(problem, "cuda", batch=BATCH, arch=ARCH).on(layout).plain
             return cast(KernelSpec, by_blocks(plain, self.chunk, ARCH))
+        if self.parts is WARPS:
+            return cast(KernelSpec, by_warps(plain, self.chunk, ARCH, BATCH))
         return default_spec(
             self.n, op=self.op, target="cuda", layout=layout.kind, order=layout.order, chunk=layout.chunk,
             math=self.math, arch=ARCH, batch=BATCH,
