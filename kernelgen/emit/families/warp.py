@@ -11,7 +11,7 @@ from kernelgen.spec import KernelSpec
 
 # From this order on rows of the factor go back to the stage in each case: n = 96 takes 12% less so, 80 3%
 # (datasets/sweeps/array_variants_h200.csv).
-LARGE = 80
+BY_LINES_FROM = 80
 
 
 def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
@@ -25,7 +25,7 @@ def generate_warp(spec: KernelSpec, schedule: WarpSchedule) -> KernelSource:
     whole = bool(schedule.staged)
     staged = by_rows and problem.dtype == "float32" and not whole
     potrf = problem.op == "potrf" and not schedule.resident
-    returns = bool(staged and potrf and problem.n > 8 and (problem.n % 8 or problem.n >= LARGE))
+    returns = bool(staged and potrf and problem.n > 8 and (problem.n % 8 or problem.n >= BY_LINES_FROM))
     covers = returns and schedule.matrices == 1 and problem.n % 4 and problem.n > 16
     covered = CoveredRows(problem.n) if covers else None
     stage = max(shape.stage, covered.scalars) if covered else shape.stage

@@ -13,10 +13,10 @@ _MOST, _MOST_OF_SOLUTIONS = 1.0, 0.5
 
 
 def rounds_heads(problem: Problem, *, solves: bool = False) -> bool:
-    """Whether heads are the nearest numbers, which is an instruction more for each, or what is left of a number.
+    """Whether heads are rounded to nearest, which costs an instruction each, rather than cut off.
 
-    `ieee` keeps its promise with the latter from some order on, since bounds grow with it. Whoever `solves` by tensor
-    cores as well loses as much three times.
+    Bounds grow with the order, so that from some order on `ieee` keeps its promise with heads cut off. A kernel that
+    also `solves` by tensor cores loses three times as much.
     """
     if problem.math == "fast":
         return False

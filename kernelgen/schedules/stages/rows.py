@@ -21,7 +21,7 @@ MAX_REGISTERS = 180
 class RowsStage:
     """What threads have in shared memory and in registers where `split` of them have a matrix.
 
-    A block of so many threads has packed matrices, or arrays of one warp.
+    `threads` are those of a block; where matrices are arrays (`canonical`), a block is one warp.
     """
 
     problem: Problem
